@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 from playwright.async_api import Page, expect
 
+from muster.coordinator.journal.explain import phases
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import LeaveGroupRequest
-from tests.http.conftest import Shown
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tests.http.conftest import Show, Shown
 from tests.http.member import Member
 from tests.http.test_transactions_api import MINUTE_MS, now_ms
 from tests.http.transactional import Transactional
+from tests.support.wire import Wire
 from tests.web.conftest import Open, look_again
 
 _VIEWS = {
@@ -160,6 +168,145 @@ async def test_a_member_that_an_admin_removed_was_evicted(
     page = await open_page(shown, "/#/groups/billing")
     await expect(page.locator("#timeline path.end.bad")).to_have_count(1)
     await expect(page.locator("#timeline path.end.left")).to_have_count(0)
+
+
+_PICTURE = """() => {
+  const all = (selector) => [...document.querySelectorAll(`#timeline ${selector}`)];
+  const rects = all("rect.owe, rect.wait"), names = all("text").filter((text) => text.querySelector("title"));
+  return Object.fromEntries(names.map((text) => {
+    const mine = rects.filter((rect) => Math.abs(rect.getAttribute("y") - text.getAttribute("y")) < 11);
+    const said = (rect) => `${rect.getAttribute("class")}: ${rect.querySelector("title").textContent}`;
+    return [text.firstChild.data, mine.map(said)];
+  }));
+}"""
+"""The bars of each row of the timeline that are about rebalances, oldest first."""
+
+
+async def draws(page: Page, last: dict[str, str]) -> None:
+    """Wait until the timeline has rows with these names, and these as their last bars."""
+    drawn = f"({_PICTURE})()"
+    await page.wait_for_function(
+        f"""(last) => {{
+          const drawn = {drawn};
+          return Object.entries(last).every(([name, said]) => (drawn[name]?.at(-1) ?? "") === said);
+        }}""",
+        arg=last,
+    )
+
+
+async def test_the_timeline_shows_the_leader_that_does_not_send_the_assignment(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    async with await Member.connect(shown.port, client_id="web-2") as other:
+        await other.ask_to_join()
+        await member.ask_to_join()
+        await member.joined()
+        await other.joined()
+        await other.sync()
+        await shown.journalled("state_changed", times=5)
+        await advance(shown, "5s")
+        page = await open_page(shown, "/#/groups/billing")
+        mine = page.locator("#members tbody tr", has_text=member.id)
+        await expect(mine).to_contain_text("its SyncGroup is waited for")
+        await expect(page.locator("#rebalances .what").first).to_contain_text("has not sent the assignment")
+        waits = "wait: waits for the assignment"
+        await draws(page, {"web-1": "owe: its SyncGroup is waited for", "web-2": waits})
+        await member.sync({member.id: [0], other.id: [1, 2]})
+        await member.synced()
+        await other.synced()
+        await expect(page.locator("#group-state")).to_contain_text("Stable")
+        await look_again(page)
+        await expect(page.locator("#rebalances .took").first).not_to_contain_text("so far")
+        await draws(page, {"web-1": "owe: its SyncGroup is waited for", "web-2": waits})
+
+
+async def test_the_timeline_shows_who_has_not_rejoined_where_the_journal_does_not_tell(
+    shown: Shown, member: Member, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In groups of more than 100 members."""
+    monkeypatch.setattr(phases, "REJOINS_TOLD_MAX", 1)
+    async with await Member.connect(shown.port, client_id="web-2") as other:
+        await other.ask_to_join()
+        page = await open_page(shown, "/#/groups/billing")
+        await expect(page.locator("#members tbody tr", has_text=member.id)).to_contain_text("JoinGroup")
+        owes, waits = "owe: its JoinGroup is waited for", "wait: waits for the assignment"
+        await draws(page, {"web-1": owes, "web-2": waits})
+
+
+async def heartbeat(
+    wire: Wire,
+    member_id: str,
+    epoch: int,
+    owned: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = None,
+) -> ConsumerGroupHeartbeatResponse:
+    """Of a member of the consumer group billing that reads orders; with epoch 0 it joins."""
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="billing", member_id=member_id, member_epoch=epoch, topic_partitions=owned
+    )
+    if epoch == 0:
+        request.topic_partitions, request.rebalance_timeout_ms = [], 60_000
+        request.subscribed_topic_names = ["orders"]
+    return await wire.call(request, 1)
+
+
+async def test_the_timeline_shows_who_waits_for_partitions_of_a_consumer_group(
+    show: Show, open_page: Open
+) -> None:
+    shown = await show(group_consumer_assignment_interval_ms=0)
+    await shown.create_topic()
+    async with AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(await Wire.connect(shown.port, client_id=each))
+            for each in ("app-a", "app-b")
+        ]
+        got = await heartbeat(first, "A" * 22, 0)
+        assert got.assignment is not None
+        parts = ConsumerGroupHeartbeatRequest.TopicPartitions
+        owned = [
+            parts(topic_id=each.topic_id, partitions=each.partitions)
+            for each in got.assignment.topic_partitions
+        ]
+        await heartbeat(first, "A" * 22, got.member_epoch, owned)
+        await heartbeat(second, "B" * 22, 0)
+        await heartbeat(first, "A" * 22, got.member_epoch)  # it is told to revoke, and does not
+        await shown.journalled("revocation_requested")
+        page = await open_page(shown, "/#/groups/billing")
+        await expect(page.locator("#members tbody tr", has_text="app-a")).to_contain_text("its revocation")
+        await draws(
+            page,
+            {
+                "app-a": "owe: has partitions to give up that others wait for",
+                "app-b": "wait: waits for partitions that others have to give up",
+            },
+        )
+
+
+_VAIN = """async () => {
+  const { duties } = await import("/static/timeline.js");
+  const [one, two] = ["one", "two"].map((id) => ({ id, client_id: id, host: "h" }));
+  const phases = {
+    slowest: [[two, 7000]], expired: [], left: [], dropped: [], kept: [],
+    leaders: [{ member: one, since_ms: 1000, ms: 5000 }, { member: two, since_ms: 7000, ms: 500 }],
+  };
+  const past = [{ type: "classic", started_ms: 0, ended_ms: 8000, waiting: [], phases }];
+  const of = (member, to) => duties({ member, spans: [{ from: -9, to }] }, past, new Map(), 9000);
+  const short = (part) => [part.from, part.to, part.said];
+  return [of(one, 6000).map(short), of(two, null).map(short)];
+}"""
+
+
+async def test_an_assignment_that_was_waited_for_in_vain_was_its_leaders(
+    shown: Shown, open_page: Open
+) -> None:
+    """The others had to join again afterwards, and held up nobody before."""
+    one, two = await (await open_page(shown)).evaluate(_VAIN)
+    sync, join, wait = (
+        "its SyncGroup is waited for", "its JoinGroup is waited for", "waits for the assignment",
+    )  # fmt: skip
+    assert one == [[0, 1000, wait], [1000, 6000, sync]]
+    assert two == [
+        [0, 6000, wait], [6000, 7000, join], [7000, 7500, sync], [7500, 8000, wait],
+    ]  # fmt: skip
 
 
 _MANY = """async () => {

@@ -10,7 +10,7 @@ from muster.coordinator.journal.entries import REJOINS_TOLD_MAX, Entry, Member
 from muster.coordinator.journal.explain.consumer import progress
 from muster.coordinator.journal.explain.facts import joins, member, members, text, texts, whole
 from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Outcome, Rebalance
-from muster.coordinator.journal.explain.timing import Awaited, Phases
+from muster.coordinator.journal.explain.timing import Awaited, Led, Phases
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, Kind, Trigger
 
 _HELD_UP_MS: Final = 1_000
@@ -50,6 +50,7 @@ def phases(rebalance: Rebalance) -> Phases | None:
         leaders_expired=tuple((each.member, each.ms) for each in gone if each.expired and each.led),
         left=tuple((each.member, each.ms) for each in gone if not each.expired and not each.led),
         leaders_left=tuple((each.member, each.ms) for each in gone if not each.expired and each.led),
+        leaders=tuple(_leaders(rebalance)),
     )
 
 
@@ -223,6 +224,21 @@ def _gone(rebalance: Rebalance) -> Iterator[_Gone]:
             # In a larger group, one that left may have rejoined before.
             if expired or (each.trigger == Trigger.MEMBER_LEFT and (led or size <= REJOINS_TOLD_MAX)):
                 yield _Gone(each.member, each.at_ms - began_ms, expired, led)
+
+
+def _leaders(rebalance: Rebalance) -> Iterator[Led]:
+    """The waits for assignments that are over."""
+    leader: Member | None = None
+    since_ms = 0
+    for each in rebalance.entries:
+        removed = each.type == "member_removed" and each.member is not None and each.member.id
+        if leader is not None and (each.type == "state_changed" or removed == leader.id):
+            yield Led(leader, since_ms, max(each.at_ms - since_ms, 0))
+            leader = None
+        if each.type == "state_changed" and text(each, "to_state") == COMPLETING:
+            leader, since_ms = member(each, "leader"), each.at_ms
+    if leader is not None and rebalance.ended_ms is not None:
+        yield Led(leader, since_ms, max(rebalance.ended_ms - since_ms, 0))
 
 
 def _slowest(rebalance: Rebalance) -> tuple[tuple[Member, int | None], ...]:

@@ -26,6 +26,18 @@ class Revocation(NamedTuple):
         }
 
 
+class Led(NamedTuple):
+    """How long a leader's assignment, its SyncGroup, was waited for, whether it came or not."""
+
+    member: Member
+    since_ms: int
+    """Since when, epoch ms."""
+    ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"member": self.member.to_json(), "since_ms": self.since_ms, "ms": self.ms}
+
+
 @dataclass(frozen=True, slots=True)
 class Phases:
     """Durations in ms; None is unknown or not begun, or a phase of the other type of group."""
@@ -63,6 +75,9 @@ class Phases:
     """Waiting for members to reach their targets, in all its epochs."""
     revocations: tuple[Revocation, ...] = ()
     """What members of a consumer group revoked, in the order in which they were told to."""
+    leaders: tuple[Led, ...] = ()
+    """The waits for assignments, restarts included, in order; a wait in progress is not. Leaders that the
+    journal does not name are left out."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -82,6 +97,7 @@ class Phases:
             "target_ms": self.target_ms,
             "reconcile_ms": self.reconcile_ms,
             "revocations": [each.to_json() for each in self.revocations],
+            "leaders": [each.to_json() for each in self.leaders],
         }
 
 

@@ -195,7 +195,7 @@ function choose(key) {
 function legend() {
   const bar = (kind, text) => tag("span", {}, tag("i", { class: kind }), text);
   const sign = (mark, text, kind = "") => tag("span", {}, tag("b", { class: kind }, mark), text);
-  $("legend").replaceChildren(bar("calm", "in the group"), bar("owe", "its JoinGroup is waited for"), bar("wait", "waits for the assignment"), sign("×", "evicted"), sign("◆", "left", "left"), sign("▾", "heartbeat nearly too late"), sign("◇", "commit refused"));
+  $("legend").replaceChildren(bar("calm", "in the group"), bar("owe", "is waited for"), bar("wait", "waits for others"), sign("×", "evicted"), sign("◆", "left", "left"), sign("▾", "heartbeat nearly too late"), sign("◇", "commit refused"));
 }
 
 new ResizeObserver(() => drawTimeline()).observe($("timeline"));

@@ -60,39 +60,85 @@ export function lives(timeline, group) {
   return [...found.values()];
 }
 
-/** What a member did in the rebalances: [{from, to, kind}], kind "owe" (a join is waited for) or "wait". */
-export function duties(life, rebalances, now) {
-  const parts = [];
-  for (const each of rebalances) {
-    const end = each.ended_ms ?? now;
-    if (each.type === "consumer") { // nobody waits but for partitions that others hold
-      parts.push(...held(life, each, end));
-      continue;
-    }
-    const slow = new Map();
-    for (const [who, ms] of each.phases?.slowest ?? []) slow.set(who.id ?? who, ms);
-    const waited = each.waiting?.some((one) => one.member?.id === life.member.id);
-    for (const span of life.spans) {
-      const from = Math.max(span.from, each.started_ms), to = Math.min(span.to ?? now, end);
-      if (to <= from) continue;
-      let joined = from;
-      if (each.ended_ms === null && waited) joined = to;
-      else if (slow.has(life.member.id) && slow.get(life.member.id) !== null) {
-        joined = Math.min(to, Math.max(from, each.started_ms + slow.get(life.member.id)));
-      }
-      if (joined > from) parts.push({ from, to: joined, kind: "owe" });
-      if (to > joined) parts.push({ from: joined, to, kind: "wait" });
-    }
+/** Who is waited for now, by member id: since when, and for what. The table of members and the sentences say the same. */
+export function awaited(rebalances, group) {
+  const found = new Map(), current = rebalances.find((each) => each.ended_ms === null);
+  if (!current) return found;
+  for (const each of current.waiting ?? []) found.set(each.member.id, { since: each.since_ms, said: wanted(current, each) });
+  if (!group?.rebalance) return found;
+  for (const { id, owes } of group.members) {
+    const since = found.get(id)?.since ?? group.state_since_ms ?? current.started_ms;
+    if (owes) found.set(id, { since, said: owes === "revocation" ? REVOKES : asked(owes) });
+    else if (current.type !== "consumer") found.delete(id); // the journal does not know yet that it came
+  }
+  return found;
+}
+
+const asked = (request) => `its ${request} is waited for`;
+
+function wanted(rebalance, { partitions }) {
+  if (rebalance.type === "consumer") return partitions?.length ? REVOKES : asked("heartbeat");
+  return asked(rebalance.state === "CompletingRebalance" ? "SyncGroup" : "JoinGroup");
+}
+
+/** What a member did in the rebalances: [{from, to, kind, said}], kind "owe" (it is waited for) or "wait". */
+export function duties(life, rebalances, owing, now) {
+  return rebalances.flatMap((each) => life.spans.flatMap((span) => {
+    const from = Math.max(span.from, each.started_ms), to = Math.min(span.to ?? now, each.ended_ms ?? now);
+    if (to <= from) return [];
+    const owed = [...(each.type === "consumer" ? revoked(life, each) : joined(life, each, span)), ...owedNow(life, each, owing, to)]
+      .map((part) => ({ from: Math.max(part.from, from), to: Math.min(part.to, to), kind: "owe", said: part.said }))
+      .filter((part) => part.to > part.from)
+      .sort((a, b) => a.from - b.from);
+    return [...waits(life, each, owed, from, to), ...owed].sort((a, b) => a.from - b.from);
+  }));
+}
+
+function owedNow(life, rebalance, owing, to) {
+  const now = rebalance.ended_ms === null && owing.get(life.member.id);
+  return now ? [{ from: now.since, to, said: now.said }] : [];
+}
+
+/** When a member's JoinGroup was waited for, and when the SyncGroup of one that led: as far as the journal tells. */
+function joined(life, { started_ms: began, phases }, span) {
+  if (!phases) return [];
+  const mine = (who) => life.member.id === who.id, leaders = phases.leaders ?? [];
+  // An assignment that was waited for in vain: then all had to join again.
+  const ends = leaders.map((led) => led.since_ms + led.ms);
+  const until = (to) => ({ from: Math.max(began, ...ends.filter((end) => end <= to)), to, said: asked("JoinGroup") });
+  const took = (all) => (all ?? []).filter(([who, ms]) => mine(who) && ms !== null).map(([, ms]) => ms);
+  const parts = took(phases.slowest).map((ms) => until(began + ms));
+  if (phases.kept?.some(mine) && leaders.length) parts.push(until(leaders.at(-1).since_ms));
+  if (span.to !== null) {
+    if (phases.dropped?.some(mine)) parts.push(until(span.to));
+    for (const ms of [...took(phases.expired), ...took(phases.left)]) parts.push({ ...until(span.to), from: span.to - ms });
+  }
+  for (const led of leaders) {
+    if (mine(led.member)) parts.push({ from: led.since_ms, to: led.since_ms + led.ms, said: asked("SyncGroup") });
   }
   return parts;
 }
 
 /** When a member of a consumer group had partitions to revoke. */
-function held(life, rebalance, end) {
-  const found = (rebalance.phases?.revocations ?? []).filter((one) => one.member.id === life.member.id)
-    .map((one) => ({ from: one.since_ms, to: one.since_ms + one.ms, kind: "owe", said: REVOKES }));
-  const waited = (rebalance.waiting ?? []).filter((one) => one.member.id === life.member.id && one.partitions?.length);
-  return [...found, ...waited.map((one) => ({ from: one.since_ms, to: end, kind: "owe", said: REVOKES }))];
+function revoked(life, rebalance) {
+  return (rebalance.phases?.revocations ?? []).filter((one) => one.member.id === life.member.id)
+    .map((one) => ({ from: one.since_ms, to: one.since_ms + one.ms, said: REVOKES }));
+}
+
+/** When a member waited for others. In a consumer group nobody does but for partitions that others hold. */
+function waits(life, rebalance, owed, from, to) {
+  let since = from, said = "waits for the assignment";
+  if (rebalance.type === "consumer") {
+    const held = (rebalance.waiting ?? []).filter((one) => one.waiters?.some((who) => who.id === life.member.id));
+    since = Math.max(from, Math.min(...held.map((one) => one.since_ms)));
+    said = "waits for partitions that others have to give up";
+  }
+  const parts = [];
+  for (const part of [...owed, { from: to, to }]) {
+    if (part.from > since) parts.push({ from: since, to: Math.min(part.from, to), kind: "wait", said });
+    since = Math.max(since, part.to);
+  }
+  return parts;
 }
 
 /** Draw it from `from` to `to` (epoch ms); what is under way goes on until `now`. */
@@ -150,7 +196,8 @@ export function draw(holder, { timeline, group, now, from, to, chosen, label, on
     line.append(tip(entry.text));
     svg.append(line);
   }
-  shown.forEach((life, index) => row(svg, life, { y: HEAD + index * ROW, x, left, right, from, to, now, label, rebalances: timeline.rebalances }));
+  const owing = awaited(timeline.rebalances, group);
+  shown.forEach((life, index) => row(svg, life, { y: HEAD + index * ROW, x, left, right, from, to, now, label, owing, rebalances: timeline.rebalances }));
   if (!shown.length) {
     const text = node("text", { class: "axis", x: left, y: HEAD + ROW / 2 + 4 });
     text.textContent = "no members in this span";
@@ -164,7 +211,7 @@ export function draw(holder, { timeline, group, now, from, to, chosen, label, on
   holder.replaceChildren(svg);
 }
 
-function row(svg, life, { y, x, left, right, from, to, now, label, rebalances }) {
+function row(svg, life, { y, x, left, right, from, to, now, label, owing, rebalances }) {
   const middle = y + ROW / 2;
   svg.append(node("line", { class: "row", x1: 0, x2: right, y1: y + ROW, y2: y + ROW }));
   const name = node("text", { x: 10, y: middle + 4 });
@@ -183,9 +230,7 @@ function row(svg, life, { y, x, left, right, from, to, now, label, rebalances })
     const end = span.to ?? now;
     bar(span.from, end, "calm", `in the group${span.to === null ? "" : ` until ${moment(span.to)}: ${span.how}`}`);
   }
-  for (const part of duties(life, rebalances, now)) {
-    bar(part.from, part.to, part.kind, part.said ?? (part.kind === "owe" ? "its JoinGroup is waited for" : "waits for the assignment"));
-  }
+  for (const part of duties(life, rebalances, owing, now)) bar(part.from, part.to, part.kind, part.said);
   for (const span of life.spans) {
     if (span.to === null || span.to < from || span.to > to || span.how === "replaced") continue;
     const at = x(span.to);

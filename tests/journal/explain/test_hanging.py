@@ -8,6 +8,7 @@ import pytest
 
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain import Explanation, explain
+from muster.coordinator.journal.explain.timing import Led
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
 
 GHOST = Member("rdkafka-3f9a1c", "rdkafka", "10.0.0.9")
@@ -290,6 +291,12 @@ def test_the_phases_tell_whose_assignment_was_waited_for() -> None:
     found = why(life.stable(WEB_1, "session expired", 0, 0, **given), 20_000)
     assert found.phases is not None
     assert (found.phases.expired, found.phases.leaders_expired) == ((), ((WEB_1, 15_000),))
+    assert found.phases.leaders == (Led(WEB_1, T0 + 100, 15_000), Led(WEB_2, T0 + 15_300, 10))
+    assert found.phases.to_json()["leaders"][0] == {
+        "member": WEB_1.to_json(),
+        "since_ms": T0 + 100,
+        "ms": 15_000,
+    }
     text = " ".join(" ".join(found.lines(UTC)).split())
     assert "waiting for joins 0.3 s (last: web-2, 15.3 s after the rebalance began)" in text
     assert "assignment 15.0 s (waited 15.0 s for the leader web-1, until its session expired)" in text
