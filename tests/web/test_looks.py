@@ -326,6 +326,50 @@ async def test_a_timeline_with_more_members_than_rows_says_how_many(shown: Shown
     assert more == "and 160 more members"
 
 
+_CROWD = """async ({ there, gone }) => {
+  const { draw } = await import("/static/timeline.js"), holder = document.createElement("div");
+  const named = (id) => ({ id, client_id: id, host: "h" });
+  const members = Array.from({ length: there }, (_, each) => named(`app-${String(each).padStart(4, "0")}`));
+  const over = Array.from({ length: gone }, (_, each) => named(`old-${String(each).padStart(4, "0")}`));
+  const why = (each) => (each === 7 ? "session expired" : "member left");
+  const entries = over.flatMap((member, each) => [
+    { type: "member_added", at_ms: 100, member },
+    { type: "member_removed", trigger: why(each), at_ms: 4000 + each, member },
+  ]);
+  const phases = { slowest: [[members[46], 3000], [members[1], 20]] };
+  const said = { type: "classic", rebalanced: true, what: "", meaning: "", diagnosis: "" };
+  const rebalances = [
+    { ...said, started_ms: 1000, ended_ms: 4000, generation: 1, waiting: [], phases },
+    { ...said, started_ms: 5000, ended_ms: null, generation: 2, phases: { slowest: [] },
+      waiting: [{ member: members[48], since_ms: 5000 }] },
+  ];
+  const timeline = { at_ms: 9000, entries, rebalances };
+  const group = { members, more_members: 0, at_ms: 9000 }, span = { now: 9000, from: 0, to: 9000 };
+  draw(holder, { timeline, group, ...span, chosen: null, label: (each) => each.id });
+  const rows = [...holder.querySelectorAll("text")].filter((each) => each.querySelector("title"));
+  return {
+    rows: rows.map((text) => text.firstChild.data),
+    owing: holder.querySelectorAll("rect.owe title").length,
+    evicted: holder.querySelectorAll(".end.bad").length,
+  };
+}"""
+
+
+@pytest.mark.parametrize(("there", "gone"), [(50, 1), (50, 300), (50, 8), (2_000, 300)])
+async def test_those_that_matter_have_a_row(shown: Shown, open_page: Open, there: int, gone: int) -> None:
+    """Who is waited for, was evicted, or was the slowest; and half of the rows are of who is there."""
+    found = await (await open_page(shown)).evaluate(_CROWD, {"there": there, "gone": gone})
+    rows = found["rows"]
+    assert len(rows) == 40
+    assert {"app-0048", "app-0046"} <= set(rows)
+    assert found["evicted"] == (gone > 7)
+    assert found["owing"] >= 2
+    left = [each for each in rows if each.startswith("old-")]
+    assert len(left) == min(gone, 20)
+    assert f"old-{gone - 1:04}" in left, "of those that left, the last"
+    assert rows == sorted(rows), "in the order they have without the others"
+
+
 _UNLISTED = """async () => {
   const { lives } = await import("/static/timeline.js");
   const added = (id, at_ms) => ({ type: "member_added", at_ms, member: { id, client_id: id, host: "h" } });

@@ -4,7 +4,7 @@ import { svg as node, tip } from "/static/dom.js";
 import { moment, zone } from "/static/format.js";
 import { keyOf } from "/static/rebalances.js";
 
-const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40, TARGET = 12;
+const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40, TARGET = 12, NEAR_MISS_MS = 1000;
 const EVICTIONS = new Set(["session expired", "new member expired", "sync timed out", "rebalance timed out", "group full", "revocation timed out"]);
 const REVOKES = "has partitions to give up that others wait for";
 
@@ -144,19 +144,20 @@ function waits(life, rebalance, owed, from, to) {
 /** Draw it from `from` to `to` (epoch ms); what is under way goes on until `now`. */
 export function draw(holder, { timeline, group, now, from, to, chosen, label, onChoose }) {
   const width = Math.max(holder.clientWidth, 300), spanMs = to - from;
+  const within = (each) => each.rebalanced && (each.ended_ms ?? now) >= from && each.started_ms <= to;
+  const rebalances = timeline.rebalances.filter(within), owing = awaited(timeline.rebalances, group);
   const all = lives(timeline, group)
     .filter((life) => life.spans.some((span) => (span.to ?? now) >= from && span.from <= to))
     .sort((a, b) => order(a, b));
-  const shown = all.slice(0, ROWS_MAX);
+  const shown = fitting(all, { rebalances, owing, from, to });
   const left = Math.min(LABEL_MAX, width * 0.4, Math.max(110, ...shown.map((life) => 22 + 6.6 * label(life.member).length)));
   const right = width - 14;
   const x = (at) => left + ((Math.min(Math.max(at, from), to) - from) / spanMs) * (right - left);
-  const within = (each) => each.rebalanced && (each.ended_ms ?? now) >= from && each.started_ms <= to;
   const rows = Math.max(shown.length, 1);
   const bottom = HEAD + rows * ROW;
   const height = bottom + FOOT + (all.length > shown.length ? 18 : 0);
   const svg = node("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
-  svg.setAttribute("aria-label", describe(all, timeline.rebalances.filter(within)));
+  svg.setAttribute("aria-label", describe(all, rebalances));
 
   for (const tick of ticks(from, to, right - left)) {
     svg.append(node("line", { class: "grid", x1: x(tick), x2: x(tick), y1: HEAD - 4, y2: bottom }));
@@ -168,8 +169,7 @@ export function draw(holder, { timeline, group, now, from, to, chosen, label, on
   where.textContent = zone(to);
   svg.append(where);
   let labelled = -Infinity;
-  for (const each of timeline.rebalances) {
-    if (!within(each)) continue;
+  for (const each of rebalances) {
     const begin = x(each.started_ms), end = Math.max(x(each.ended_ms ?? now), begin + 2);
     const band = node("rect", {
       class: `band${chosen === keyOf(each) ? " chosen" : ""}`, x: begin, y: HEAD - 4, width: end - begin, height: bottom - HEAD + 4,
@@ -196,8 +196,7 @@ export function draw(holder, { timeline, group, now, from, to, chosen, label, on
     line.append(tip(entry.text));
     svg.append(line);
   }
-  const owing = awaited(timeline.rebalances, group);
-  shown.forEach((life, index) => row(svg, life, { y: HEAD + index * ROW, x, left, right, from, to, now, label, owing, rebalances: timeline.rebalances }));
+  shown.forEach((life, index) => row(svg, life, { y: HEAD + index * ROW, x, left, right, from, to, now, label, owing, rebalances }));
   if (!shown.length) {
     const text = node("text", { class: "axis", x: left, y: HEAD + ROW / 2 + 4 });
     text.textContent = "no members in this span";
@@ -250,10 +249,42 @@ function row(svg, life, { y, x, left, right, from, to, now, label, owing, rebala
   }
 }
 
+const isGone = (life) => life.spans.at(-1)?.to !== null;
+const byName = new Intl.Collator(undefined, { numeric: true });
+
 function order(a, b) {
-  const gone = (life) => (life.spans.at(-1)?.to === null ? 0 : 1);
   const name = (life) => life.member.instance ?? life.member.client_id;
-  return gone(a) - gone(b) || name(a).localeCompare(name(b), undefined, { numeric: true }) || (a.member.id < b.member.id ? -1 : 1);
+  return isGone(a) - isGone(b) || byName.compare(name(a), name(b)) || (a.member.id < b.member.id ? -1 : 1);
+}
+
+/** Those that there is room for, in the same order: first who is waited for, was evicted, or held up the others; half are there. */
+function fitting(all, { rebalances, owing, from, to }) {
+  if (all.length <= ROWS_MAX) return all;
+  const turns = new Map([...owing.keys()].map((id, turn) => [id, turn])), held = heldUp(rebalances);
+  const seen = (at) => at >= from && at <= to;
+  const ranked = all.map((life) => ({
+    life,
+    turn: turns.get(life.member.id) ?? Infinity,
+    evicted: life.spans.some((span) => span.how === "evicted" && seen(span.to)),
+    ms: Math.max(held.get(life.member.id) ?? 0, life.marks.some((mark) => seen(mark.at)) ? NEAR_MISS_MS : 0),
+    until: life.spans.at(-1)?.to ?? 0,
+  })).sort((a, b) => a.turn - b.turn || b.evicted - a.evicted || b.ms - a.ms || b.until - a.until);
+  const here = ranked.filter(({ life }) => !isGone(life));
+  const gone = ranked.filter(({ life }) => isGone(life)).slice(0, Math.max(ROWS_MAX - here.length, ROWS_MAX / 2));
+  const fit = new Set([...here.slice(0, ROWS_MAX - gone.length), ...gone].map(({ life }) => life));
+  return all.filter((life) => fit.has(life));
+}
+
+/** How long members held up one of the rebalances: ms by member id, of the slowest of each. */
+function heldUp(rebalances) {
+  const found = new Map();
+  const note = (who, ms) => found.set(who.id, Math.max(found.get(who.id) ?? 0, ms ?? 0));
+  for (const { phases } of rebalances) {
+    for (const [who, ms] of ["slowest", "held_up", "expired", "left"].flatMap((name) => phases?.[name] ?? [])) note(who, ms);
+    for (const { member, ms } of ["leaders", "revocations"].flatMap((name) => phases?.[name] ?? [])) note(member, ms);
+    for (const who of ["dropped", "kept"].flatMap((name) => phases?.[name] ?? [])) note(who, phases.join_ms ?? phases.reconcile_ms);
+  }
+  return found;
 }
 
 function describe(members, rebalances) {
