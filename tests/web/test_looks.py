@@ -281,6 +281,58 @@ async def test_the_timeline_shows_who_waits_for_partitions_of_a_consumer_group(
         )
 
 
+async def test_the_timeline_shows_a_client_that_has_a_member_id_and_does_not_join(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    async with await Member.connect(shown.port, client_id="web-2") as other:
+        await other.ask_for_id()
+        await member.ask_to_join()
+        page = await open_page(shown, "/#/groups/billing")
+        await expect(page.locator("#members tbody tr")).to_have_count(2)
+        owes = "owe: was given a member id and has not joined with it"
+        await draws(page, {"web-1": "wait: waits for the assignment", "web-2": owes})
+        await other.ask_to_join()
+        await member.joined()
+        await other.joined()
+        await draws(page, {"web-1": "owe: its SyncGroup is waited for"})
+        # That of its id is a row of one that is in the group, since it joined.
+        await expect(page.locator("#timeline rect.calm")).to_have_count(2)
+        await expect(page.locator("#timeline path.end")).to_have_count(0)
+
+
+_ISSUED = """async () => {
+  const { lives, duties } = await import("/static/timeline.js");
+  const named = (id) => ({ id, client_id: id, host: "h" });
+  const of = (type, at_ms, id, more = {}) => ({ type, at_ms, member: id && named(id), ...more });
+  const entries = [
+    of("member_id_issued", 1000, "late"), of("member_id_issued", 1000, "lost"),
+    of("shard_loaded", 2000, null), of("member_id_issued", 3000, "expired"),
+    of("pending_member_removed", 3100, "before", { trigger: "pending member expired", waited_ms: 3000 }),
+    of("member_added", 4000, "late"),
+    of("pending_member_removed", 6000, "expired", { trigger: "pending member expired", waited_ms: 3000 }),
+  ];
+  const group = { members: [named("late")], pending: [{ ...named("old"), issued_ms: 500 }], at_ms: 9000 };
+  const found = lives({ entries, rebalances: [], at_ms: 9000 }, group);
+  const leaders = [{ member: named("late"), since_ms: 6000, ms: 900 }];
+  const past = [{ type: "classic", started_ms: 4000, ended_ms: 6900, state: "Stable", phases: { leaders } }];
+  const short = ({ from, to, how, pending }) => [from, to, how, pending];
+  const owed = (life) => duties(life, past, new Map(), 9000).map(({ from, to, kind }) => [from, to, kind]);
+  const told = (life) => [life.spans.map(short), owed(life)];
+  return Object.fromEntries(found.map((life) => [life.member.id, told(life)]));
+}"""
+
+
+async def test_what_became_of_clients_that_were_given_a_member_id(shown: Shown, open_page: Open) -> None:
+    found = await (await open_page(shown)).evaluate(_ISSUED)
+    assert found.pop("late")[0] == [[1000, 2000, "forgotten", True], [4000, None, None, False]]
+    assert found == {
+        "lost": [[[1000, 2000, "forgotten", True]], []],
+        "before": [[[100, 3100, "evicted", True]], []],
+        "expired": [[[3000, 6000, "evicted", True]], [[4000, 6000, "owe"]]],
+        "old": [[[500, None, None, True]], [[4000, 6000, "owe"]]],
+    }
+
+
 _VAIN = """async () => {
   const { duties } = await import("/static/timeline.js");
   const [one, two] = ["one", "two"].map((id) => ({ id, client_id: id, host: "h" }));

@@ -4,11 +4,13 @@ import { svg as node, tip } from "/static/dom.js";
 import { moment, zone } from "/static/format.js";
 import { keyOf } from "/static/rebalances.js";
 
-const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40, TARGET = 12, NEAR_MISS_MS = 1000;
-const EVICTIONS = new Set(["session expired", "new member expired", "sync timed out", "rebalance timed out", "group full", "revocation timed out"]);
+const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40, TARGET = 12, NEAR_MISS_MS = 1000, PENDING_MIN = 3;
+const EVICTIONS = new Set(["session expired", "new member expired", "sync timed out", "rebalance timed out", "group full", "revocation timed out", "pending member expired"]);
+const PREPARING = "PreparingRebalance";
 const REVOKES = "has partitions to give up that others wait for";
+const PENDING = "was given a member id and has not joined with it";
 
-/** What the entries tell of each member: from when to when it was there, and what it owed meanwhile. */
+/** What the entries tell of each member: from when to when it was there, or had an id that it had yet to join with. */
 export function lives(timeline, group) {
   const found = new Map();
   const life = (member) => {
@@ -17,24 +19,44 @@ export function lives(timeline, group) {
     }
     return found.get(member.id);
   };
-  const opened = (member, at) => life(member).spans.push({ from: at, to: null, how: null });
+  const opened = (member, at, pending = false) => life(member).spans.push({ from: at, to: null, how: null, pending });
   const closed = (id, at, how) => {
     const known = found.get(id);
     const span = known && known.spans.at(-1);
     if (span && span.to === null) Object.assign(span, { to: at, how });
   };
   const seenFrom = timeline.entries.length ? timeline.entries[0].at_ms : timeline.at_ms;
+  const isPending = (id) => {
+    const span = found.get(id)?.spans.at(-1);
+    return span !== undefined && span.pending && span.to === null;
+  };
+  const added = (member, at) => {
+    if (isPending(member.id)) closed(member.id, at, "joined");
+    opened(member, at);
+  };
   // Whoever is mentioned before it is added was there before what is known.
-  const there = (member) => {
-    if (!life(member).spans.length) opened(member, -Infinity);
+  const there = (member, at) => {
+    if (isPending(member.id)) added(member, at);
+    else if (!life(member).spans.length) opened(member, -Infinity);
+  };
+  // Ids are kept in memory only until they are used.
+  const forgotten = (at) => {
+    for (const id of found.keys()) if (isPending(id)) closed(id, at, "forgotten");
   };
   for (const entry of timeline.entries) {
     const { member, at_ms: at } = entry;
+    if (entry.type === "shard_loaded" || entry.type === "shard_unloaded") forgotten(at);
     if (!member || !member.id) continue;
     switch (entry.type) {
-      case "member_added": opened(member, at); break;
+      case "member_id_issued": opened(member, at, true); break;
+      case "pending_member_removed": {
+        if (!found.has(member.id)) opened(member, at - (entry.waited_ms ?? 0), true);
+        closed(member.id, at, EVICTIONS.has(entry.trigger) ? "evicted" : "left");
+        break;
+      }
+      case "member_added": added(member, at); break;
       case "member_removed": {
-        there(member);
+        there(member, at);
         closed(member.id, at, EVICTIONS.has(entry.trigger) || entry.requested_by ? "evicted" : "left");
         break;
       }
@@ -43,19 +65,21 @@ export function lives(timeline, group) {
         opened(member, at);
         break;
       }
-      case "heartbeat_late": there(member); life(member).marks.push({ at, kind: "late" }); break;
+      case "heartbeat_late": there(member, at); life(member).marks.push({ at, kind: "late" }); break;
       case "commit_refused": if (found.has(member.id)) life(member).marks.push({ at, kind: "refused" }); break;
       case "member_disconnected": if (found.has(member.id)) life(member).marks.push({ at, kind: "disconnected" }); break;
     }
     if (found.has(member.id)) found.get(member.id).last = at;
   }
   const members = group ? group.members : [];
-  const present = new Set(members.map((each) => each.id));
-  for (const member of members) there(member);
+  const pending = group?.pending ?? [];
+  const present = new Set([...members, ...pending].map((each) => each.id));
+  for (const member of members) there(member, group.at_ms);
+  for (const member of pending) if (!found.has(member.id)) opened(member, member.issued_ms, true);
   // Whoever is not among the members has left: unless not all are listed, or it was heard of since they were.
   const complete = group && !group.more_members;
   for (const known of found.values()) {
-    if (complete && !present.has(known.member.id) && !(known.last >= group.at_ms)) closed(known.member.id, Math.max(known.last, seenFrom), "left");
+    if (complete && !present.has(known.member.id) && !(known.last >= group.at_ms)) closed(known.member.id, Math.max(known.last, seenFrom), isPending(known.member.id) ? "forgotten" : "left");
   }
   return [...found.values()];
 }
@@ -71,12 +95,16 @@ export function awaited(rebalances, group) {
     if (owes) found.set(id, { since, said: owes === "revocation" ? REVOKES : asked(owes) });
     else if (current.type !== "consumer") found.delete(id); // the journal does not know yet that it came
   }
+  if (current.state === PREPARING) {
+    for (const each of group.pending ?? []) found.set(each.id, { since: each.issued_ms, said: PENDING });
+  }
   return found;
 }
 
 const asked = (request) => `its ${request} is waited for`;
 
-function wanted(rebalance, { partitions }) {
+function wanted(rebalance, { pending, partitions }) {
+  if (pending) return PENDING;
   if (rebalance.type === "consumer") return partitions?.length ? REVOKES : asked("heartbeat");
   return asked(rebalance.state === "CompletingRebalance" ? "SyncGroup" : "JoinGroup");
 }
@@ -86,11 +114,12 @@ export function duties(life, rebalances, owing, now) {
   return rebalances.flatMap((each) => life.spans.flatMap((span) => {
     const from = Math.max(span.from, each.started_ms), to = Math.min(span.to ?? now, each.ended_ms ?? now);
     if (to <= from) return [];
-    const owed = [...(each.type === "consumer" ? revoked(life, each) : joined(life, each, span)), ...owedNow(life, each, owing, to)]
+    const tell = each.type === "consumer" ? revoked : span.pending ? awaitedToJoin : joined;
+    const owed = [...tell(life, each, span), ...owedNow(life, each, owing, to)]
       .map((part) => ({ from: Math.max(part.from, from), to: Math.min(part.to, to), kind: "owe", said: part.said }))
       .filter((part) => part.to > part.from)
       .sort((a, b) => a.from - b.from);
-    return [...waits(life, each, owed, from, to), ...owed].sort((a, b) => a.from - b.from);
+    return [...(span.pending ? [] : waits(life, each, owed, from, to)), ...owed].sort((a, b) => a.from - b.from);
   }));
 }
 
@@ -116,6 +145,18 @@ function joined(life, { started_ms: began, phases }, span) {
   for (const led of leaders) {
     if (mine(led.member)) parts.push({ from: led.since_ms, to: led.since_ms + led.ms, said: asked("SyncGroup") });
   }
+  return parts;
+}
+
+/** When JoinGroups were waited for, and so a client with a member id that it had not joined with. */
+function awaitedToJoin(_life, { started_ms: began, state, phases }) {
+  const parts = [];
+  let since = began;
+  for (const led of phases?.leaders ?? []) {
+    parts.push({ from: since, to: led.since_ms, said: PENDING });
+    since = led.since_ms + led.ms;
+  }
+  if (state === PREPARING || !parts.length) parts.push({ from: since, to: state === PREPARING ? Infinity : began + (phases?.join_ms ?? Infinity), said: PENDING });
   return parts;
 }
 
@@ -227,11 +268,12 @@ function row(svg, life, { y, x, left, right, from, to, now, label, owing, rebala
   };
   for (const span of life.spans) {
     const end = span.to ?? now;
-    bar(span.from, end, "calm", `in the group${span.to === null ? "" : ` until ${moment(span.to)}: ${span.how}`}`);
+    if (span.pending && x(end) - x(span.from) < PENDING_MIN) continue; // all begin with that
+    bar(span.from, end, span.pending ? "none" : "calm", `${span.pending ? PENDING : "in the group"}${span.to === null ? "" : ` until ${moment(span.to)}: ${span.how}`}`);
   }
   for (const part of duties(life, rebalances, owing, now)) bar(part.from, part.to, part.kind, part.said);
   for (const span of life.spans) {
-    if (span.to === null || span.to < from || span.to > to || span.how === "replaced") continue;
+    if (span.to === null || span.to < from || span.to > to || !["evicted", "left"].includes(span.how)) continue;
     const at = x(span.to);
     const mark = span.how === "evicted"
       ? node("path", { class: "end bad", d: `M${at + 1.5} ${middle - 4}l8 8m0 -8l-8 8` })
