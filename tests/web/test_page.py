@@ -312,6 +312,34 @@ async def test_it_survives_the_server_and_says_so_meanwhile(
         await again.close()
 
 
+async def test_a_timeline_does_not_go_on_without_the_server(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    page = await open_page(shown, "/#/groups/billing", down=True)
+    calm, span = page.locator("#timeline rect.calm"), page.locator("#timeline-span")
+    await expect(calm).to_have_count(1)
+    await shown.page.close()
+    await expect(page.locator("#notice")).to_contain_text("is not answering")
+    said = await page.locator("#notice").text_content()
+    as_of = re.search(r"as of (\d\d:\d\d:\d\d)", said or "")
+    assert as_of is not None
+    await expect(span).to_contain_text(f"to {as_of[1]} UTC")
+    # It is drawn again every second; the browser goes on.
+    await page.evaluate("() => { window.now = Date.now; Date.now = () => window.now() + 60000; }")
+    await page.evaluate("document.querySelector('#timeline svg').id = 'before'")
+    await expect(page.locator("#before")).to_have_count(0)
+    await expect(span).to_contain_text(f"to {as_of[1]} UTC")
+    await page.evaluate("() => { Date.now = window.now; }")
+    shown.brokers.settings = replace(shown.brokers.settings, http=f"127.0.0.1:{shown.page.port}")
+    again = await app.start(await prepare(shown.brokers))
+    try:
+        await look_again(page)
+        await expect(page.locator("#notice")).to_be_hidden()
+        await expect(span).not_to_contain_text(f"to {as_of[1]} UTC")
+    finally:
+        await again.close()
+
+
 _CONTRAST = """() => {
   const style = getComputedStyle(document.documentElement);
   const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);

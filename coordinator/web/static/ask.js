@@ -1,16 +1,22 @@
 // Asking the broker, and what time it is there.
 
 const PATIENCE = 10e3;
-let skew = 0;
+let skew = 0, stopped = null;
 
-/** Milliseconds since the epoch by the broker's clock. */
-export const now = () => Date.now() + skew;
+/** Milliseconds since the epoch by the broker's clock; while it does not answer, of the moment that the page shows. */
+export const now = () => stopped ?? Date.now() + skew;
+
+/** The broker does not answer: until it does, `now` is `at`, or goes on if that is null. */
+export function stopAt(at) {
+  stopped = at;
+}
 
 /** {status, body}; raises when there is no answer in time. */
 export async function ask(path) {
   // In full: the page's own address may have a login in it, which fetch refuses.
   const answer = await fetch(location.origin + path, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(PATIENCE) });
   const body = await answer.json().catch(() => ({ error: `${answer.status} ${answer.statusText}` }));
+  stopped = null;
   if (answer.status === 200 && typeof body.at_ms === "number") skew = body.at_ms - Date.now();
   return { status: answer.status, body };
 }
