@@ -378,6 +378,45 @@ async def test_a_timeline_with_more_members_than_rows_says_how_many(shown: Shown
     assert more == "and 160 more members"
 
 
+_NAMED = """async (ids) => {
+  const { draw } = await import("/static/timeline.js"), holder = document.createElement("div");
+  holder.className = "timeline";
+  holder.style.width = "1000px";
+  document.body.append(holder);
+  const members = ids.map((id) => ({ id, client_id: id, host: "h" }));
+  const timeline = { entries: [], rebalances: [], at_ms: 9000 }, span = { now: 9000, from: 0, to: 9000 };
+  draw(holder, { timeline, group: { members }, ...span, chosen: null, label: (each) => each.id });
+  const bars = holder.querySelector("rect.calm").getBBox().x, end = (box) => box.x + box.width;
+  const names = [...holder.querySelectorAll("text")].filter((each) => each.querySelector("title"));
+  return [bars, names.map((text) => [text.firstChild.data, end(text.getBBox())])];
+}"""
+
+
+async def test_names_fit_and_can_be_told_apart(shown: Shown, open_page: Open) -> None:
+    """Whatever their letters; those of consumers differ at the end."""
+    page = await open_page(shown)
+    short = ["web-1", "支払い処理"]
+    bars, names = await page.evaluate(_NAMED, short)
+    assert {name for name, _ in names} == set(short)
+    long = [
+        "consumer-payments-service-prod-1/aaaaa1",
+        "consumer-payments-service-prod-1/bbbbb2",
+        "PAYMENTS-WORKER-PROD-EU-WEST-1-MMWW",
+        "支払い処理サービス本番環境東京リージョン一号機追加",
+        "\N{ROCKET}" * 20,
+        "x" * 10_000,
+    ]
+    bars, names = await page.evaluate(_NAMED, long)
+    for name, end in names:
+        assert end < bars, name
+        name.encode()  # no halves of a sign
+        assert end > bars - 30 or name in long, "as much of it as there is room for"
+    shown_names = {name for name, _ in names}
+    assert len(shown_names) == len(long)
+    for end in ("…d-1/aaaaa1", "…d-1/bbbbb2"):
+        assert any(name.startswith("consumer-") and name.endswith(end) for name in shown_names)
+
+
 _CROWD = """async ({ there, gone }) => {
   const { draw } = await import("/static/timeline.js"), holder = document.createElement("div");
   const named = (id) => ({ id, client_id: id, host: "h" });

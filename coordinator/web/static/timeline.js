@@ -191,7 +191,7 @@ export function draw(holder, { timeline, group, now, from, to, chosen, label, on
     .filter((life) => life.spans.some((span) => (span.to ?? now) >= from && span.from <= to))
     .sort((a, b) => order(a, b));
   const shown = fitting(all, { rebalances, owing, from, to });
-  const left = Math.min(LABEL_MAX, width * 0.4, Math.max(110, ...shown.map((life) => 22 + 6.6 * label(life.member).length)));
+  const left = Math.min(LABEL_MAX, width * 0.4, Math.max(110, ...shown.map((life) => 22 + widthOf(label(life.member)))));
   const right = width - 14;
   const x = (at) => left + ((Math.min(Math.max(at, from), to) - from) / spanMs) * (right - left);
   const rows = Math.max(shown.length, 1);
@@ -255,9 +255,7 @@ function row(svg, life, { y, x, left, right, from, to, now, label, owing, rebala
   const middle = y + ROW / 2;
   svg.append(node("line", { class: "row", x1: 0, x2: right, y1: y + ROW, y2: y + ROW }));
   const name = node("text", { x: 10, y: middle + 4 });
-  const text = label(life.member);
-  const room = Math.floor((left - 22) / 6.4);
-  name.textContent = text.length > room ? `${text.slice(0, Math.max(room - 1, 1))}…` : text;
+  name.textContent = shortened(label(life.member), left - 20);
   name.append(tip(`${life.member.client_id} at ${life.member.host}\n${life.member.id}`));
   svg.append(name);
   const bar = (begin, end, kind, said) => {
@@ -290,6 +288,35 @@ function row(svg, life, { y, x, left, right, from, to, now, label, owing, rebala
     svg.append(mark);
   }
 }
+
+// --- names -----------------------------------------------------------------------------------------------
+
+const NAME_FONT = "11.5px", NAME_MAX = 200, NAME_END = 10;
+const pen = document.createElement("canvas").getContext("2d");
+
+/** How wide a name is in a row, px; of a very long one the beginning. */
+function widthOf(text) {
+  pen.font = `${NAME_FONT} ${getComputedStyle(document.body).fontFamily}`;
+  return pen.measureText(text.slice(0, NAME_MAX)).width;
+}
+
+/** A name that fits into `room` px: what is too long lacks its middle, for names differ at the end. */
+function shortened(text, room) {
+  if (text.length <= NAME_MAX && widthOf(text) <= room) return text;
+  const signs = [...text], cut = (count) => {
+    const end = Math.min(NAME_END, count >> 1);
+    return `${signs.slice(0, count - end).join("")}…${signs.slice(signs.length - end).join("")}`;
+  };
+  let fits = 2, more = Math.min(signs.length, NAME_MAX - 1);
+  while (more - fits > 1) {
+    const middle = (fits + more) >> 1;
+    if (widthOf(cut(middle)) <= room) fits = middle;
+    else more = middle;
+  }
+  return cut(fits);
+}
+
+// --- rows ------------------------------------------------------------------------------------------------
 
 const isGone = (life) => life.spans.at(-1)?.to !== null;
 const byName = new Intl.Collator(undefined, { numeric: true });
