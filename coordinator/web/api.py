@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, timedelta, timezone, tzinfo
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aiohttp import web
 
@@ -273,9 +274,28 @@ def _past(request: web.Request, group_id: str) -> tuple[list[Entry], Names, int]
 
 
 def _zone(request: web.Request) -> tzinfo:
-    """The time zone for times in sentences: `utc_offset` minutes east of UTC, or UTC. Raises
-    HTTPBadRequest."""
-    text = request.query.get("utc_offset", "0")
+    """The time zone for times in sentences: the one named `zone`; where that is missing, or unknown here,
+    `utc_offset` minutes east of UTC; or UTC. Raises HTTPBadRequest."""
+    name, offset = request.query.get("zone"), _utc_offset(request)
+    known = None if name is None else _named_zone(name)
+    if name is not None and known is None and offset is None:
+        raise refusal(web.HTTPBadRequest, f"zone: {name[:40]!r} is no time zone known here")
+    return known or offset or UTC
+
+
+def _named_zone(name: str) -> tzinfo | None:
+    """The IANA time zone of a name, which has summer time when it had; None if it is unknown here."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # no file, no name of one, no file of a zone
+        return None
+
+
+def _utc_offset(request: web.Request) -> tzinfo | None:
+    """As `utc_offset` says; None without it. Raises HTTPBadRequest."""
+    text = request.query.get("utc_offset")
+    if text is None:
+        return None
     digits = text.removeprefix("-")
     if not (
         digits.isascii() and digits.isdecimal() and len(digits) < 5 and int(digits) <= _OFFSET_MINUTES_MAX

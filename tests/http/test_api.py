@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pytest
 from yarl import URL
@@ -54,6 +56,41 @@ async def test_a_group_that_rebalances_stands_first_and_says_for_whom_it_waits(
             _, why = await shown.get("/api/groups/billing/why")
             assert (why["outcome"], why["diagnosis"]) == ("under way", "new-member")
             assert [each["member"]["client_id"] for each in why["waiting"]] == ["web-1"]
+
+
+async def test_sentences_tell_times_in_the_zone_that_is_asked_for(shown: Shown, member: Member) -> None:
+    await shown.journalled("rebalance_completed")
+
+    async def begins(query: str) -> str:
+        status, why = await shown.get(f"/api/groups/billing/why{query}")
+        assert status == 200, query
+        told: str = why["lines"][0].split(" · ")[2].split(" ")[0]
+        began = datetime.fromtimestamp(why["started_ms"] / 1000, UTC)
+        for zone in ("UTC", "Asia/Tokyo", "Asia/Kolkata"):
+            if told.startswith(began.astimezone(ZoneInfo(zone)).strftime("%H:%M:%S.")):
+                return zone
+        return told
+
+    assert await begins("") == "UTC"
+    assert await begins("?utc_offset=330") == "Asia/Kolkata"
+    assert await begins("?zone=Asia/Tokyo&utc_offset=330") == "Asia/Tokyo"
+    assert await begins("?zone=Asia/Kolkata") == "Asia/Kolkata"
+    # A browser may know zones that a broker does not.
+    for unknown in (
+        "Mars/Olympus",
+        "Asia",
+        "",
+        "../../etc/passwd",
+        "/etc/passwd",
+        "a\0",
+        "x" * 5_000,
+        "\ud800",
+    ):
+        zone = quote(unknown, errors="replace")
+        assert await begins(f"?zone={zone}&utc_offset=330") == "Asia/Kolkata", unknown
+        status, refused = await shown.get(f"/api/groups/billing/why?zone={zone}")
+        assert status == 400, unknown
+        assert refused["error"].startswith("zone: ")
 
 
 async def test_members_of_one_client_id_have_one_name_each_in_all_answers(

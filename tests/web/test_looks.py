@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from muster.coordinator.journal.explain import phases
 from muster.protocol.errors import ErrorCode
@@ -506,7 +507,32 @@ async def test_times_say_their_zone(shown: Shown, member: Member, open_page: Ope
     )
     await page.reload()
     await expect(when).to_be_visible()
-    assert any("utc_offset=330" in each for each in asked), "sentences tell times in the same zone"
+    asks = "zone=Asia%2FCalcutta&utc_offset=330", "zone=Asia%2FKolkata&utc_offset=330"
+    assert any(each.endswith(asks) for each in asked), "sentences tell times in the same zone"
+
+
+async def test_headings_name_the_zone_that_their_times_are_in(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    """Which may be another than today's, or two."""
+    winter, summer = (int(datetime(2026, month, 10, 12, tzinfo=UTC).timestamp() * 1000) for month in (1, 7))
+    begun: list[int] = []
+
+    async def earlier(route: Route) -> None:
+        answer = await route.fetch()
+        told = await answer.json()
+        (one,) = told["rebalances"]
+        told["rebalances"] = [{**one, "started_ms": each, "ended_ms": each + 9} for each in begun]
+        told["entries"] = [{**told["entries"][0], "at_ms": each} for each in begun]
+        await route.fulfill(response=answer, json=told)
+
+    page = await open_page(shown, timezone_id="Europe/Berlin")
+    await page.route("**/api/groups/billing/timeline*", earlier)
+    for begun, zone in ([winter], "UTC+1"), ([summer], "UTC+2"), ([winter, summer], "Europe/Berlin"):
+        await page.goto(f"{shown.page.url}/#/groups/billing")
+        await expect(page.locator("#rebalances-count")).to_have_text(f"{len(begun)} · times in {zone}")
+        await expect(page.locator("#events-title")).to_contain_text(f"times in {zone}")
+        await page.goto(f"{shown.page.url}/#/")
 
 
 async def test_nothing_is_said_where_there_is_nothing_to_say(

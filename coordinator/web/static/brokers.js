@@ -44,7 +44,7 @@ function goneText(body) {
   const one = body.without_broker === 1, without = `${count(body.without_broker, "shard")} ${one ? "has" : "have"} no broker`;
   if (!state.gone.size && !body.without_broker) return null;
   if (!state.gone.size) return `${without}, and what is in ${one ? "it" : "them"} is not shown: ${one ? "it is" : "they are"} moving, or the database does not respond.`;
-  const names = [...state.gone.values()].map((each) => `Broker ${each.node_id} (${each.address}) left at ${clock(each.gone_ms, now())} ${zone()}`);
+  const names = [...state.gone.values()].map((each) => `Broker ${each.node_id} (${each.address}) left at ${clock(each.gone_ms, now())} ${zone(each.gone_ms)}`);
   const left = body.without_broker ? `${without} yet` : "other brokers lead its shards now";
   return `${names.join("; ")}: ${left}.`;
 }

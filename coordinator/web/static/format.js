@@ -58,14 +58,23 @@ export function ranges(assigned) {
 
 // --- moments ---------------------------------------------------------------------------------------------
 
-/** Minutes east of UTC. */
-export const utcOffset = () => -new Date().getTimezoneOffset();
+/** The browser's zone by name, as Europe/Berlin. */
+const zoneName = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+/** Asks for sentences with times in the browser's zone; where the broker does not know it, in its offset of today. */
+export const inZone = () => `zone=${encodeURIComponent(zoneName())}&utc_offset=${-new Date().getTimezoneOffset()}`;
 
 /** The zone in which moments are shown, as UTC, UTC+1 or UTC−3:30. */
 export function zone(at = Date.now()) {
   const minutes = -new Date(at).getTimezoneOffset(), size = Math.abs(minutes);
   if (!minutes) return "UTC";
   return `UTC${minutes < 0 ? "−" : "+"}${Math.floor(size / 60)}${size % 60 ? `:${String(size % 60).padStart(2, "0")}` : ""}`;
+}
+
+/** The zone of several moments: by name where it is more than one, such as before and after a change to summer time. */
+export function zoneOf(moments) {
+  const zones = new Set(moments.map((at) => zone(at)));
+  return zones.size > 1 ? zoneName() : [...zones][0] ?? zone();
 }
 
 /** The time of day; with the day where that is another than today's. */

@@ -3,7 +3,7 @@
 import { ask, groupPath, now, topicLink } from "/static/ask.js";
 import { $, announce, button, lines, put, showFacts, sync, tag } from "/static/dom.js";
 import { refusedText } from "/static/elsewhere.js";
-import { age, behind, clock, count, duration, number, often, ranges, showMoment, utcOffset, zone } from "/static/format.js";
+import { age, behind, clock, count, duration, inZone, number, often, ranges, showMoment, zone, zoneOf } from "/static/format.js";
 import { fillState } from "/static/groups.js";
 import { keyOf, openRebalance, showRebalances } from "/static/rebalances.js";
 import { spark } from "/static/spark.js";
@@ -19,7 +19,7 @@ const state = { group: null, span: "fit", chosen: null, timeline: null, facts: n
 
 async function look(current) {
   const path = groupPath(state.group);
-  const [facts, past] = await Promise.all([ask(path), ask(`${path}/timeline?limit=${TIMELINE_ENTRIES}&utc_offset=${utcOffset()}`)]);
+  const [facts, past] = await Promise.all([ask(path), ask(`${path}/timeline?limit=${TIMELINE_ENTRIES}&${inZone()}`)]);
   if (!current()) return null;
   const gone = facts.status !== 200;
   $("group-empty").hidden = true;
@@ -43,8 +43,9 @@ function show() {
     clear();
   }
   if (timeline) {
-    for (const each of document.querySelectorAll("#group-view .zone")) put(each, `times in ${zone()}`);
-    put($("rebalances-count"), timeline.rebalances.length ? `${timeline.rebalances.length} · times in ${zone()}` : "");
+    const shown = timeline.rebalances, heard = timeline.entries.slice(-EVENTS_SHOWN);
+    put($("events-zone"), `times in ${zoneOf(heard.map((each) => each.at_ms))}`);
+    put($("rebalances-count"), shown.length ? `${shown.length} · times in ${zoneOf(shown.flatMap((each) => [each.started_ms, each.ended_ms ?? now()]))}` : "");
     showSpans();
     drawTimeline();
     showRebalances(timeline.rebalances, choose);
@@ -181,7 +182,8 @@ function showSpans() {
 function drawTimeline() {
   if (!state.timeline || $("group-body").hidden) return;
   const { from, to } = span();
-  put($("timeline-span"), `${clock(from, now())} to ${clock(to, now())} ${zone(to)}`);
+  const before = zone(from) === zone(to) ? "" : ` ${zone(from)}`;
+  put($("timeline-span"), `${clock(from, now())}${before} to ${clock(to, now())} ${zone(to)}`);
   draw($("timeline"), { timeline: state.timeline, group: state.facts, now: now(), from, to, chosen: state.chosen, label: labels(), onChoose: choose });
 }
 

@@ -59,7 +59,7 @@ async function look() {
 
 function notAnswering() {
   stopAt(answered); // what is drawn goes on only while it is known to
-  const since = answered === null ? "" : ` This page shows its state as of ${clock(answered, now())} ${zone()}.`;
+  const since = answered === null ? "" : ` This page shows its state as of ${clock(answered, now())} ${zone(answered)}.`;
   const pages = otherPages().flatMap((each, place) => [place ? ", " : " Other brokers' pages: ", each]);
   notice(`The broker is not answering.${since} The page asks again every few seconds.`, pages);
 }

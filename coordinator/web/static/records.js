@@ -3,7 +3,7 @@
 import { ask, topicLink, topicPath } from "/static/ask.js";
 import { $, announce, put, redraw, tag } from "/static/dom.js";
 import { refusedText } from "/static/elsewhere.js";
-import { bytes, count, number, showMoment, zone } from "/static/format.js";
+import { bytes, count, number, showMoment, zoneOf } from "/static/format.js";
 import { table } from "/static/table.js";
 
 const LINE = 160;
@@ -117,7 +117,7 @@ function show(body) {
   const where = body.end === body.start ? "" : `; the partition has ${number(body.start)} to ${number(body.end - 1)}`;
   const what = first === null ? "no records" : `${count(listed.length, "record")}, offsets ${number(first)} to ${number(last)}`;
   const left = body.left_out.map((each) => ` A batch of ${count(each.records, "record")} at offset ${number(each.offset)} is not shown: ${each.why}.`);
-  put($("records-said"), `${what}${where} · times in ${zone()}.${body.cut ? " More match, but one look reads only 4 MiB." : ""}${left.join("")}`);
+  put($("records-said"), `${what}${where} · times in ${zoneOf(listed.map((each) => each.timestamp_ms).filter((at) => at >= 0))}.${body.cut ? " More match, but one look reads only 4 MiB." : ""}${left.join("")}`);
   $("records-empty").hidden = listed.length > 0;
   const none = body.end === body.start ? "The partition is empty. Produce to it, then press Newest." : "No records here: compaction or retention may have removed them. Newest shows what remains.";
   redraw($("records-empty"), none, () => [none]); // as refusals are

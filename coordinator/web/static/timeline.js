@@ -207,7 +207,7 @@ export function draw(holder, { timeline, group, now, from, to, chosen, label, on
     svg.append(text);
   }
   const where = node("text", { class: "axis", x: 10, y: bottom + 15 });
-  where.textContent = zone(to);
+  where.textContent = zone(from) === zone(to) ? zone(to) : "";
   svg.append(where);
   let labelled = -Infinity;
   for (const each of rebalances) {
