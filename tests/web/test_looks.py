@@ -482,6 +482,30 @@ async def test_members_that_are_not_listed_have_not_left(shown: Shown, open_page
     assert cut == []
 
 
+_RESTARTED = """async () => {
+  const { lives } = await import("/static/timeline.js");
+  const named = (id, instance = "pod-1") => ({ id, client_id: "web", host: "h", instance });
+  const replaced = (at_ms, old_member_id, id) => (
+    { type: "member_replaced", at_ms, old_member_id, member: named(id) }
+  );
+  const known = [{ type: "member_added", at_ms: 1000, member: named("a") }, replaced(2000, "a", "b")];
+  const cut = [{ type: "commit_refused", at_ms: 1500, member: named("zz", null) }];
+  const group = { members: [named("c"), named("d", "pod-2")], at_ms: 9000 };
+  const told = (entries) => lives({ entries: [...entries, replaced(3000, "b", "c")], at_ms: 9000 }, group)
+    .map(({ member, spans }) => [member.id, spans.map(({ from, to, how }) => [String(from), to, how])]);
+  return [told(known), told(cut)];
+}"""
+
+
+async def test_a_static_member_that_restarts_keeps_its_row(shown: Shown, open_page: Open) -> None:
+    known, cut = await (await open_page(shown)).evaluate(_RESTARTED)
+    other = ["d", [["-Infinity", None, None]]]
+    restarts = [["1000", 2000, "replaced"], ["2000", 3000, "replaced"], ["3000", None, None]]
+    assert known == [["c", restarts], other]
+    # The journal begins after it came.
+    assert cut == [["c", [["-Infinity", 3000, "replaced"], ["3000", None, None]]], other]
+
+
 async def test_rows_that_open_have_a_mark(shown: Shown, member: Member, open_page: Open) -> None:
     page = await open_page(shown, "/#/groups/billing")
     summary = page.locator("#rebalances summary").first

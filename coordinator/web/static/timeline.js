@@ -10,38 +10,42 @@ const PREPARING = "PreparingRebalance";
 const REVOKES = "has partitions to give up that others wait for";
 const PENDING = "was given a member id and has not joined with it";
 
+/** What a row is of: a static member keeps its row under new member ids. */
+const rowOf = (member) => (member.instance ? `instance ${member.instance}` : member.id);
+
 /** What the entries tell of each member: from when to when it was there, or had an id that it had yet to join with. */
 export function lives(timeline, group) {
   const found = new Map();
   const life = (member) => {
-    if (!found.has(member.id)) {
-      found.set(member.id, { member, spans: [], marks: [], owed: [], last: 0 });
-    }
-    return found.get(member.id);
+    if (!isKnown(member)) found.set(rowOf(member), { member, spans: [], marks: [], last: 0 });
+    return found.get(rowOf(member));
   };
-  const opened = (member, at, pending = false) => life(member).spans.push({ from: at, to: null, how: null, pending });
-  const closed = (id, at, how) => {
-    const known = found.get(id);
-    const span = known && known.spans.at(-1);
+  const isKnown = (member) => found.has(rowOf(member));
+  const opened = (member, at, pending = false) => {
+    life(member).spans.push({ from: at, to: null, how: null, pending });
+    life(member).member = member;
+  };
+  const closed = (member, at, how) => {
+    const span = found.get(rowOf(member))?.spans.at(-1);
     if (span && span.to === null) Object.assign(span, { to: at, how });
   };
   const seenFrom = timeline.entries.length ? timeline.entries[0].at_ms : timeline.at_ms;
-  const isPending = (id) => {
-    const span = found.get(id)?.spans.at(-1);
+  const isPending = (member) => {
+    const span = found.get(rowOf(member))?.spans.at(-1);
     return span !== undefined && span.pending && span.to === null;
   };
   const added = (member, at) => {
-    if (isPending(member.id)) closed(member.id, at, "joined");
+    if (isPending(member)) closed(member, at, "joined");
     opened(member, at);
   };
   // Whoever is mentioned before it is added was there before what is known.
   const there = (member, at) => {
-    if (isPending(member.id)) added(member, at);
+    if (isPending(member)) added(member, at);
     else if (!life(member).spans.length) opened(member, -Infinity);
   };
   // Ids are kept in memory only until they are used.
   const forgotten = (at) => {
-    for (const id of found.keys()) if (isPending(id)) closed(id, at, "forgotten");
+    for (const { member } of found.values()) if (isPending(member)) closed(member, at, "forgotten");
   };
   for (const entry of timeline.entries) {
     const { member, at_ms: at } = entry;
@@ -50,53 +54,57 @@ export function lives(timeline, group) {
     switch (entry.type) {
       case "member_id_issued": opened(member, at, true); break;
       case "pending_member_removed": {
-        if (!found.has(member.id)) opened(member, at - (entry.waited_ms ?? 0), true);
-        closed(member.id, at, EVICTIONS.has(entry.trigger) ? "evicted" : "left");
+        if (!isKnown(member)) opened(member, at - (entry.waited_ms ?? 0), true);
+        closed(member, at, EVICTIONS.has(entry.trigger) ? "evicted" : "left");
         break;
       }
       case "member_added": added(member, at); break;
       case "member_removed": {
         there(member, at);
-        closed(member.id, at, EVICTIONS.has(entry.trigger) || entry.requested_by ? "evicted" : "left");
+        closed(member, at, EVICTIONS.has(entry.trigger) || entry.requested_by ? "evicted" : "left");
         break;
       }
       case "member_replaced": {
-        if (found.has(entry.old_member_id)) closed(entry.old_member_id, at, "replaced");
+        there(member, at);
+        closed(member, at, "replaced");
         opened(member, at);
         break;
       }
       case "heartbeat_late": there(member, at); life(member).marks.push({ at, kind: "late" }); break;
-      case "commit_refused": if (found.has(member.id)) life(member).marks.push({ at, kind: "refused" }); break;
-      case "member_disconnected": if (found.has(member.id)) life(member).marks.push({ at, kind: "disconnected" }); break;
+      case "commit_refused": if (isKnown(member)) life(member).marks.push({ at, kind: "refused" }); break;
+      case "member_disconnected": if (isKnown(member)) life(member).marks.push({ at, kind: "disconnected" }); break;
     }
-    if (found.has(member.id)) found.get(member.id).last = at;
+    if (isKnown(member)) life(member).last = at;
   }
   const members = group ? group.members : [];
   const pending = group?.pending ?? [];
-  const present = new Set([...members, ...pending].map((each) => each.id));
-  for (const member of members) there(member, group.at_ms);
-  for (const member of pending) if (!found.has(member.id)) opened(member, member.issued_ms, true);
+  const present = new Set([...members, ...pending].map(rowOf));
+  for (const member of members) {
+    there(member, group.at_ms);
+    life(member).member = member;
+  }
+  for (const member of pending) if (!isKnown(member)) opened(member, member.issued_ms, true);
   // Whoever is not among the members has left: unless not all are listed, or it was heard of since they were.
   const complete = group && !group.more_members;
-  for (const known of found.values()) {
-    if (complete && !present.has(known.member.id) && !(known.last >= group.at_ms)) closed(known.member.id, Math.max(known.last, seenFrom), isPending(known.member.id) ? "forgotten" : "left");
+  for (const [key, { member, last }] of found) {
+    if (complete && !present.has(key) && !(last >= group.at_ms)) closed(member, Math.max(last, seenFrom), isPending(member) ? "forgotten" : "left");
   }
   return [...found.values()];
 }
 
-/** Who is waited for now, by member id: since when, and for what. The table of members and the sentences say the same. */
+/** Who is waited for now, by row: since when, and for what. The table of members and the sentences say the same. */
 export function awaited(rebalances, group) {
   const found = new Map(), current = rebalances.find((each) => each.ended_ms === null);
   if (!current) return found;
-  for (const each of current.waiting ?? []) found.set(each.member.id, { since: each.since_ms, said: wanted(current, each) });
+  for (const each of current.waiting ?? []) found.set(rowOf(each.member), { since: each.since_ms, said: wanted(current, each) });
   if (!group?.rebalance) return found;
-  for (const { id, owes } of group.members) {
-    const since = found.get(id)?.since ?? group.state_since_ms ?? current.started_ms;
-    if (owes) found.set(id, { since, said: owes === "revocation" ? REVOKES : asked(owes) });
-    else if (current.type !== "consumer") found.delete(id); // the journal does not know yet that it came
+  for (const each of group.members) {
+    const { owes } = each, since = found.get(rowOf(each))?.since ?? group.state_since_ms ?? current.started_ms;
+    if (owes) found.set(rowOf(each), { since, said: owes === "revocation" ? REVOKES : asked(owes) });
+    else if (current.type !== "consumer") found.delete(rowOf(each)); // the journal does not know yet that it came
   }
   if (current.state === PREPARING) {
-    for (const each of group.pending ?? []) found.set(each.id, { since: each.issued_ms, said: PENDING });
+    for (const each of group.pending ?? []) found.set(rowOf(each), { since: each.issued_ms, said: PENDING });
   }
   return found;
 }
@@ -124,21 +132,24 @@ export function duties(life, rebalances, owing, now) {
 }
 
 function owedNow(life, rebalance, owing, to) {
-  const now = rebalance.ended_ms === null && owing.get(life.member.id);
+  const now = rebalance.ended_ms === null && owing.get(rowOf(life.member));
   return now ? [{ from: now.since, to, said: now.said }] : [];
 }
+
+/** Whether its member was gone afterwards. */
+const hasEnded = (span) => span.how === "evicted" || span.how === "left";
 
 /** When a member's JoinGroup was waited for, and when the SyncGroup of one that led: as far as the journal tells. */
 function joined(life, { started_ms: began, phases }, span) {
   if (!phases) return [];
-  const mine = (who) => life.member.id === who.id, leaders = phases.leaders ?? [];
+  const mine = (who) => rowOf(who) === rowOf(life.member), leaders = phases.leaders ?? [];
   // An assignment that was waited for in vain: then all had to join again.
   const ends = leaders.map((led) => led.since_ms + led.ms);
   const until = (to) => ({ from: Math.max(began, ...ends.filter((end) => end <= to)), to, said: asked("JoinGroup") });
   const took = (all) => (all ?? []).filter(([who, ms]) => mine(who) && ms !== null).map(([, ms]) => ms);
   const parts = took(phases.slowest).map((ms) => until(began + ms));
   if (phases.kept?.some(mine) && leaders.length) parts.push(until(leaders.at(-1).since_ms));
-  if (span.to !== null) {
+  if (hasEnded(span)) {
     if (phases.dropped?.some(mine)) parts.push(until(span.to));
     for (const ms of [...took(phases.expired), ...took(phases.left)]) parts.push({ ...until(span.to), from: span.to - ms });
   }
@@ -162,7 +173,7 @@ function awaitedToJoin(_life, { started_ms: began, state, phases }) {
 
 /** When a member of a consumer group had partitions to revoke. */
 function revoked(life, rebalance) {
-  return (rebalance.phases?.revocations ?? []).filter((one) => one.member.id === life.member.id)
+  return (rebalance.phases?.revocations ?? []).filter((one) => rowOf(one.member) === rowOf(life.member))
     .map((one) => ({ from: one.since_ms, to: one.since_ms + one.ms, said: REVOKES }));
 }
 
@@ -170,7 +181,7 @@ function revoked(life, rebalance) {
 function waits(life, rebalance, owed, from, to) {
   let since = from, said = "waits for the assignment";
   if (rebalance.type === "consumer") {
-    const held = (rebalance.waiting ?? []).filter((one) => one.waiters?.some((who) => who.id === life.member.id));
+    const held = (rebalance.waiting ?? []).filter((one) => one.waiters?.some((who) => rowOf(who) === rowOf(life.member)));
     since = Math.max(from, Math.min(...held.map((one) => one.since_ms)));
     said = "waits for partitions that others have to give up";
   }
@@ -271,7 +282,7 @@ function row(svg, life, { y, x, left, right, from, to, now, label, owing, rebala
   }
   for (const part of duties(life, rebalances, owing, now)) bar(part.from, part.to, part.kind, part.said);
   for (const span of life.spans) {
-    if (span.to === null || span.to < from || span.to > to || !["evicted", "left"].includes(span.how)) continue;
+    if (!hasEnded(span) || span.to < from || span.to > to) continue;
     const at = x(span.to);
     const mark = span.how === "evicted"
       ? node("path", { class: "end bad", d: `M${at + 1.5} ${middle - 4}l8 8m0 -8l-8 8` })
@@ -329,13 +340,13 @@ function order(a, b) {
 /** Those that there is room for, in the same order: first who is waited for, was evicted, or held up the others; half are there. */
 function fitting(all, { rebalances, owing, from, to }) {
   if (all.length <= ROWS_MAX) return all;
-  const turns = new Map([...owing.keys()].map((id, turn) => [id, turn])), held = heldUp(rebalances);
+  const turns = new Map([...owing.keys()].map((key, turn) => [key, turn])), held = heldUp(rebalances);
   const seen = (at) => at >= from && at <= to;
   const ranked = all.map((life) => ({
     life,
-    turn: turns.get(life.member.id) ?? Infinity,
+    turn: turns.get(rowOf(life.member)) ?? Infinity,
     evicted: life.spans.some((span) => span.how === "evicted" && seen(span.to)),
-    ms: Math.max(held.get(life.member.id) ?? 0, life.marks.some((mark) => seen(mark.at)) ? NEAR_MISS_MS : 0),
+    ms: Math.max(held.get(rowOf(life.member)) ?? 0, life.marks.some((mark) => seen(mark.at)) ? NEAR_MISS_MS : 0),
     until: life.spans.at(-1)?.to ?? 0,
   })).sort((a, b) => a.turn - b.turn || b.evicted - a.evicted || b.ms - a.ms || b.until - a.until);
   const here = ranked.filter(({ life }) => !isGone(life));
@@ -344,10 +355,10 @@ function fitting(all, { rebalances, owing, from, to }) {
   return all.filter((life) => fit.has(life));
 }
 
-/** How long members held up one of the rebalances: ms by member id, of the slowest of each. */
+/** How long members held up one of the rebalances: ms by row, of the slowest of each. */
 function heldUp(rebalances) {
   const found = new Map();
-  const note = (who, ms) => found.set(who.id, Math.max(found.get(who.id) ?? 0, ms ?? 0));
+  const note = (who, ms) => found.set(rowOf(who), Math.max(found.get(rowOf(who)) ?? 0, ms ?? 0));
   for (const { phases } of rebalances) {
     for (const [who, ms] of ["slowest", "held_up", "expired", "left"].flatMap((name) => phases?.[name] ?? [])) note(who, ms);
     for (const { member, ms } of ["leaders", "revocations"].flatMap((name) => phases?.[name] ?? [])) note(member, ms);
