@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.cache import digest, filled_once
 from tests.support.java import SMALL, java
 from tests.support.kafka_artifacts import broker_classpath
 from tests.support.ports import free_ports
@@ -28,6 +29,7 @@ _FORMAT_SECONDS_MAX = 300
 _READY_SECONDS_MAX = 300
 _CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMA"  # 16 bytes in URL-safe base64, the form Kafka requires
 _NODE_ID = 1
+_LOGS = "logs"
 # Enough names that each of the 50 partitions gets a group.
 _GROUPS_ON_EVERY_PARTITION = [f"readiness-{number}" for number in range(500)]
 
@@ -102,9 +104,9 @@ class ApacheKafka:
         self.host = "127.0.0.1"
         self.port = 0
         self.start_seconds = 0.0
-        """From the launch of the first JVM until ready."""
+        """From its launch until ready."""
         self.launched_s = 0.0
-        """When the broker's JVM was last launched, by `time.monotonic`; formatting was done by then."""
+        """When its JVM was last launched, by `time.monotonic`; the folder of logs was there by then."""
 
     @property
     def bootstrap(self) -> str:
@@ -183,7 +185,7 @@ class ApacheKafka:
             "controller.quorum.voters": ",".join(
                 f"{node_id}@{self.host}:{port + 1}" for node_id, port in ports.items()
             ),
-            "log.dirs": str(folder / "logs"),
+            "log.dirs": str(folder / _LOGS),
         }
         if self._listeners:
             protocols = ",".join(f"{name}:{name}" for name in ("PLAINTEXT", *self._listeners))
@@ -191,25 +193,7 @@ class ApacheKafka:
         properties = folder / "server.properties"
         lines = [f"{name}={value}\n" for name, value in {**self._configs, **addresses}.items()]
         properties.write_text("".join(lines))
-        output = folder / "output.txt"
-        with output.open("wb") as out:
-            formatting = [
-                *java(classpath),
-                "kafka.tools.StorageTool",
-                "format",
-                "-t",
-                _CLUSTER_ID,
-                "-c",
-                str(properties),
-                *(
-                    part
-                    for name, level in self._features.items()
-                    for part in ("--feature", f"{name}={level}")
-                ),
-            ]
-            formatted = subprocess.run(formatting, stdout=out, stderr=out, timeout=_FORMAT_SECONDS_MAX)
-            if formatted.returncode != 0:
-                raise RuntimeError(f"Apache Kafka refuses its configs:\n{output.read_text()}")
+        shutil.copytree(_formatted(classpath, self._node_id, self._features), folder / _LOGS)
         self._run(classpath, folder)
 
     def _run(self, classpath: str, folder: Path) -> None:
@@ -234,6 +218,35 @@ class ApacheKafka:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not ready after {_READY_SECONDS_MAX} s:\n{output.read_text()}")
             time.sleep(0.05)  # between two checks, not in place of one
+
+
+def _formatted(classpath: str, node_id: int, features: Mapping[str, int]) -> Path:
+    """A node's folder of logs, as Kafka's own tool formats it once per machine: node id and initial feature
+    levels alone decide what is in it."""
+
+    def fill(folder: Path) -> None:
+        properties = folder / "server.properties"
+        wanted = {
+            "process.roles": "broker,controller",
+            "node.id": str(node_id),
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"{node_id}@127.0.0.1:1",
+            "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:1",
+            "log.dirs": str(folder / _LOGS),
+        }
+        properties.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()))
+        command = [*java(classpath), "kafka.tools.StorageTool", "format"]
+        command += ["-t", _CLUSTER_ID, "-c", str(properties)]
+        for name, level in features.items():
+            command += ["--feature", f"{name}={level}"]
+        formatted = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_FORMAT_SECONDS_MAX
+        )
+        if formatted.returncode != 0:
+            raise RuntimeError(f"Apache Kafka formats no folder:\n{formatted.stdout}")
+
+    contents = digest(classpath, _CLUSTER_ID, str(node_id), repr(sorted(features.items())))
+    return filled_once(f"kafka-formatted/{contents}", fill) / _LOGS
 
 
 def _is_ready(host: str, port: int) -> bool:
