@@ -3,7 +3,9 @@ once for each protocol."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 
@@ -12,11 +14,18 @@ from tests.interop.behaviour.place import Place
 from tests.interop.behaviour.targets import TARGETS, Target, running
 
 
+@pytest.fixture(scope="package")
+def started() -> Iterator[Callable[[str], Target]]:
+    """A target by its name. Each starts when it is first asked for, and runs until the folder is done: files
+    come one after the other, and each file needs every target."""
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(running(name)))
+
+
 @pytest.fixture(scope="package", params=TARGETS)
-def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, started: Callable[[str], Target]) -> Target:
     """One of each target, shared by all tests in this folder."""
-    with running(request.param) as target:
-        yield target
+    return started(request.param)
 
 
 @pytest.fixture
