@@ -73,9 +73,10 @@ check: $(VENV)/.installed-check  ## ruff, mypy --strict (as on Linux, macOS and 
 	$(BIN)/mypy --platform win32
 	$(BIN)/lint-imports
 
+# Three processes on two cores: more than half of the time goes by in waiting, for sessions to expire above all.
 .PHONY: interop
 interop: $(VENV)/.installed-interop $(VENV)/.installed-test  ## stock Kafka clients against muster, with KAFKA=1 all of it against Apache Kafka too (make interop-tools checks what it needs)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(if $(KAFKA),--kafka-stories) tests/interop
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(if $(KAFKA),--kafka-stories) tests/interop
 
 # Install the Debian package of a missing command. $(1): command; $(2): package, if its name differs
 package = $(or $(2),$(1))
