@@ -177,7 +177,8 @@ _PICTURE = """() => {
   return Object.fromEntries(names.map((text) => {
     const mine = rects.filter((rect) => Math.abs(rect.getAttribute("y") - text.getAttribute("y")) < 11);
     const said = (rect) => `${rect.getAttribute("class")}: ${rect.querySelector("title").textContent}`;
-    return [text.firstChild.data, mine.map(said)];
+    const time = (rect) => rect.getAttribute("x");
+    return [text.firstChild.data, mine.sort((a, b) => time(a) - time(b)).map(said)];
   }));
 }"""
 """The bars of each row of the timeline that are about rebalances, oldest first."""
@@ -346,6 +347,26 @@ _VAIN = """async () => {
   const short = (part) => [part.from, part.to, part.said];
   return [of(one, 6000).map(short), of(two, null).map(short)];
 }"""
+
+
+_FAR = """async (leads) => {
+  const { draw } = await import("/static/timeline.js"), holder = document.createElement("div");
+  const member = { id: "m", client_id: "m", host: "h" };
+  const phases = { slowest: [], leaders: [{ member, since_ms: 100 - leads, ms: leads }] };
+  const said = { type: "classic", rebalanced: true, what: "", meaning: "", diagnosis: "", generation: 1 };
+  const rebalances = [{ ...said, started_ms: 0, ended_ms: 100, waiting: [], phases }];
+  const timeline = { entries: [], rebalances, at_ms: 9e7 }, span = { now: 9e7, from: -9e7, to: 9e7 };
+  draw(holder, { timeline, group: { members: [member] }, ...span, chosen: null, label: () => "m" });
+  return [...holder.querySelectorAll("rect.owe, rect.wait")].at(-1).getAttribute("class");
+}"""
+
+
+async def test_a_rebalance_too_short_to_be_seen_is_shown_as_what_it_was_mostly(
+    shown: Shown, open_page: Open
+) -> None:
+    page = await open_page(shown)
+    assert await page.evaluate(_FAR, 1) == "wait", "its leader held up nobody"
+    assert await page.evaluate(_FAR, 99) == "owe"
 
 
 async def test_an_assignment_that_was_waited_for_in_vain_was_its_leaders(

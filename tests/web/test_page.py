@@ -76,7 +76,7 @@ async def test_a_group_shows_members_assignment_offsets_and_why_it_rebalanced(
         await second.ask_to_join()
         await expect(page.locator("#group-state")).to_contain_text("waits for 1")
         await expect(mine).to_contain_text("its JoinGroup is waited for")
-        await expect(page.locator("#timeline svg rect.owe")).to_have_count(1)
+        await expect(page.locator("#timeline svg rect.owe", has_text="its JoinGroup")).to_have_count(1)
         await member.ask_to_join()
         await member.joined()
         await second.joined()

@@ -280,7 +280,9 @@ function row(svg, life, { y, x, left, right, from, to, now, label, owing, rebala
     if (span.pending && x(end) - x(span.from) < PENDING_MIN) continue; // all begin with that
     bar(span.from, end, span.pending ? "none" : "calm", `${span.pending ? PENDING : "in the group"}${span.to === null ? "" : ` until ${moment(span.to)}: ${span.how}`}`);
   }
-  for (const part of duties(life, rebalances, owing, now)) bar(part.from, part.to, part.kind, part.said);
+  // The longest last: what is too narrow to be seen apart is shown as what it was mostly.
+  const parts = duties(life, rebalances, owing, now).sort((a, b) => a.to - a.from - b.to + b.from);
+  for (const part of parts) bar(part.from, part.to, part.kind, part.said);
   for (const span of life.spans) {
     if (!hasEnded(span) || span.to < from || span.to > to) continue;
     const at = x(span.to);
