@@ -526,7 +526,8 @@ class Membership:
             seen_ms,
             resting=self._handovers.leases,
             claims_max=CLAIMS_MAX,
-            give_up_max=self._moves.room,
+            # Standing aside, it keeps what it has, also where all nodes count since none is in line.
+            give_up_max=0 if self._standing.aside and not self._drained else self._moves.room,
         )
         self._say_what_is_held(plan)
         self._give_up(plan.give_up)

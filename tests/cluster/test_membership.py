@@ -480,6 +480,32 @@ async def test_where_no_node_can_claim_each_has_its_share_when_it_can(cluster: C
     assert not any(node.drained for node in await cluster.store.nodes())
 
 
+@pytest.mark.parametrize("short", [(2,), (2, 3)], ids=["one is left", "two are left"])
+async def test_drained_nodes_get_nothing_from_those_that_cannot_claim(
+    cluster: Cluster, short: tuple[int, ...]
+) -> None:
+    drained, *others = await cluster.start(1, *short)
+    drained.membership.set_drained(True)
+    await cluster.passes(20 * TERM_MS)
+    assert not drained.owns()
+    assert frozenset().union(*(node.owns() for node in others)) == ALL
+    had = {}
+    for node in others:
+        lost = min(node.owns())
+        node.membership.begin_anew(lost, node.epoch(lost))
+        had[node] = node.owns() - {lost}
+        node.store.claim = busy  # type: ignore[attr-defined]
+    await cluster.passes(3 * TERM_MS)
+    for node in others:
+        assert node.owns() >= had[node], "what it serves it keeps"
+    assert not drained.owns() & frozenset().union(*had.values())
+    for node in others:
+        del node.store.claim  # type: ignore[attr-defined]
+    await cluster.passes(20 * TERM_MS)
+    assert not drained.owns()
+    assert frozenset().union(*(node.owns() for node in others)) == ALL
+
+
 async def test_a_node_that_is_alone_leaves_nothing_to_others(cluster: Cluster) -> None:
     (node,) = await cluster.start(1)
     node.store.claim = busy  # type: ignore[attr-defined]
