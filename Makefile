@@ -73,10 +73,9 @@ check: $(VENV)/.installed-check  ## ruff, mypy --strict (as on Linux, macOS and 
 	$(BIN)/mypy --platform win32
 	$(BIN)/lint-imports
 
-# Three processes on two cores: more than half of the time goes by in waiting, for sessions to expire above all.
 .PHONY: interop
 interop: $(VENV)/.installed-interop $(VENV)/.installed-test  ## stock Kafka clients against muster, with KAFKA=1 all of it against Apache Kafka too (make interop-tools checks what it needs)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(if $(KAFKA),--kafka-stories) tests/interop
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(if $(KAFKA),--kafka-stories) tests/interop
 
 # Install the Debian package of a missing command. $(1): command; $(2): package, if its name differs
 package = $(or $(2),$(1))
@@ -111,7 +110,7 @@ causes-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## the same, a
 
 .PHONY: kafka
 kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (needs Java 17 or later and Maven)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/kafka
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/kafka
 
 # The random lives of make kafka, more of them and with a fresh seed.
 LIVES = --lives $(or $(TIMES),20) --lives-seed $(or $(SEED),$(shell $(BIN)/python -c 'import random; print(random.randrange(2**32))'))

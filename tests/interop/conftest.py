@@ -17,9 +17,9 @@ _LONGEST: Final = (
     "test_story.py",
     "test_exactly_once.py",
     "test_protocols.py",
-    "test_frameworks.py",
     "test_failover.py",
     "test_words.py",
+    "test_frameworks.py",
     "test_transactions.py",
 )
 """They mostly wait, so they start first: otherwise idle processes would wait for one that started last. Those

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -10,6 +11,16 @@ from tests.kafka.compared import STORIES
 from tests.support.apache_kafka import ApacheKafka
 
 _COUNTED_TO = "--counted-to"
+_LONGEST: Final = (
+    "test_replay.py",
+    "test_failover.py",
+    "test_sequences.py",
+    "test_tool.py",
+    "test_acls.py",
+    "test_transaction_commands.py",
+    "test_when_fetches_answer.py",
+)
+"""They start first, so that no process is idle while another has just begun one of them."""
 
 Lives = Callable[[int, int], Iterator[str]]
 """Takes a seed and a count; yields the names of random lives, which decide what happens in them."""
@@ -21,6 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lives", type=int, default=1, metavar="TIMES", help="so many times as many random lives"
     )
     parser.addoption("--lives-seed", type=int, help="others than those of make kafka")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture
