@@ -49,6 +49,8 @@ class Target:
     """Creates a topic with one partition."""
     token: str
     token_file: Path | None
+    timeline: Callable[[str], object] = lambda group: "a broker without a journal"
+    """What happened to a group, for the message of a test that fails."""
 
     def login(self, door: str, user: str = USER) -> Login:
         """Log in through one of `DOORS`, as `USER`, who may do everything, or `STRANGER`; by mTLS as
@@ -111,6 +113,7 @@ def muster(folder: Path, **settings: Any) -> Iterator[Target]:
             broker.create_topic,
             token.read_text(),
             token,
+            lambda group: broker.group(group).timeline(),
         )
         asyncio.run(_make_users(made))
         yield made

@@ -144,7 +144,8 @@ def test_members_authenticate_again_and_their_groups_go_on(sessions: Sessions, t
                 lambda: all(members.delivered_to[name] >= set(sent) for name in names), "all the records"
             )
             later = [each for each in members.heard[began:] if isinstance(each.event, Assigned | Revoked)]
-            assert not later, [program.last_complaints() for program in members.programs.values()]
+            told = [f"{name}\n{target.timeline(name)}" for name in names]
+            assert not later, [*told, *(program.last_complaints() for program in members.programs.values())]
             for name in names:
                 read = [
                     each for each in members.heard if each.member == name and isinstance(each.event, Record)
