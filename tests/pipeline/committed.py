@@ -7,7 +7,7 @@ import itertools
 from typing import Final
 
 from muster.client import Admin, TopicPartition
-from muster.pipeline.fetching import read_range
+from muster.pipeline.fetching import read_rows
 from muster.pipeline.offsets import Range
 from muster.pipeline.options import source_options
 
@@ -38,8 +38,8 @@ def values(servers: str, topic: str, isolation: str = "read_committed") -> list[
     return sorted(
         value
         for where, end in asyncio.run(_ends(servers, topic, committed=isolation == "read_committed")).items()
-        for batch in read_range(options, Range(where, 0, end))
-        for value in batch.values
+        for batch in read_rows(options, Range(where, 0, end))
+        for value in batch.column("value").to_pylist()
         if value is not None
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from muster.client import Admin, Producer, TopicPartition
-from muster.pipeline.fetching import read_range
+from muster.pipeline.fetching import read_rows
 from muster.pipeline.offsets import Range
 from muster.pipeline.options import source_options
 
@@ -93,8 +93,8 @@ def wait_for_compaction(servers: str) -> None:
     wanted = Range(TopicPartition("prices", 0), 0, _PRICES)
     deadline = time.monotonic() + _COMPACTED_S
     while True:
-        batches = read_range(source_options(asked, streaming=False), wanted)
-        offsets = [offset for batch in batches for offset in batch.offsets]
+        batches = read_rows(source_options(asked, streaming=False), wanted)
+        offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
         if offsets == KEPT:
             return
         assert time.monotonic() < deadline, f"compaction leaves {offsets}"
