@@ -12,6 +12,11 @@ from muster.pipeline.offsets import Range
 from muster.pipeline.options import source_options
 
 PARTITIONS: Final = 3
+_DEADLINE_S: Final = 60
+_LOOK_S: Final = 0.01
+_ENDING: Final = ("PrepareCommit", "PrepareAbort")
+"""States of transactions whose markers are on their way: their ends have been answered, but readers do not
+see them yet."""
 _NUMBERS: Final = itertools.count()
 
 
@@ -28,7 +33,7 @@ def created(servers: str) -> str:
 
 
 def values(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """Values of all records, sorted."""
+    """Values of all records, sorted. What is being committed or aborted is waited for."""
     wanted = {
         "kafka.bootstrap.servers": servers,
         "subscribe": topic,
@@ -46,6 +51,12 @@ def values(servers: str, topic: str, isolation: str = "read_committed") -> list[
 
 async def _ends(servers: str, topic: str, *, committed: bool) -> dict[TopicPartition, int]:
     async with Admin(servers) as admin:
+        if committed:
+            async with asyncio.timeout(_DEADLINE_S):
+                ending = await admin.list_transactions(states=_ENDING)
+                while ending:
+                    await asyncio.sleep(_LOOK_S)
+                    ending = await admin.list_transactions(states=_ENDING)
         wanted = {TopicPartition(topic, number): -1 for number in range(PARTITIONS)}
         found = await admin.list_offsets(wanted, isolation_level=int(committed))
         return {where: end.offset for where, end in found.raise_for_failures().items() if end is not None}

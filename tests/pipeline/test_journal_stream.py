@@ -428,7 +428,7 @@ async def test_a_job_that_is_killed_and_one_that_is_ended(spark: SparkSession, t
         for group in groups:
             await group.start(1)
         with Job(cluster, lake, "--every=1s", command=("rebalances",)) as job:
-            until_s = time.monotonic() + 180
+            until_s = time.monotonic() + 600
             while not (lake / "gold/failover_impact/_SUCCESS").exists():
                 assert time.monotonic() < until_s, f"no tables were made: {job.err}"
                 assert job.runs, f"it ended: {job.ended()} {job.err}"
