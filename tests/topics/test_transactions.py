@@ -410,7 +410,6 @@ def test_a_restart_finds_it_all(one: Transactions) -> None:
     assert one.stable == one.log.high_watermark
 
 
-@pytest.mark.files
 def test_how_long_one_is_open_is_told_by_the_clock_of_the_broker(one: Transactions) -> None:
     def began() -> tuple[int | None, int]:
         held = one.log.held_back()
@@ -426,6 +425,7 @@ def test_how_long_one_is_open_is_told_by_the_clock_of_the_broker(one: Transactio
     assert began() == (NOW_MS - 5_000, NOW_MS + 2_000)
 
 
+@pytest.mark.files
 def test_a_snapshot_from_before_transactions_is_read() -> None:
     one = Transactions()
     one.put(P, b"1", b"2", transactional=False)
