@@ -32,8 +32,7 @@ def brokers(
         for node_id in range(1, count + 1):
             named = ("--store", url, "--node-id", str(node_id), *options)
             log = Path(directory) / f"broker-{node_id}.log"
-            data = Path(directory) / f"data-{node_id}"
-            broker = served[node_id] = Served(data, *named, log=log, python=python)
+            broker = served[node_id] = Served(None, *named, log=log, python=python)
             stack.push(broker)  # kills it
         with ThreadPoolExecutor(count) as starting:
             list(starting.map(Served.start, served.values()))

@@ -34,9 +34,11 @@ class Server:
 
 @contextmanager
 def muster(*options: str, data: Path | None = None) -> Iterator[Server]:
-    """`muster serve` with a data directory of its own, removed afterwards; `data` chooses where."""
+    """`muster serve` with a data directory of its own, removed afterwards, unless the options name a store;
+    `data` chooses where."""
     with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=data) as directory:
-        command = [sys.executable, "-m", "muster.coordinator", "serve", "--port", "0", "--data", directory]
+        command = [sys.executable, "-m", "muster.coordinator", "serve", "--port", "0"]
+        command += [] if "--store" in options else ["--data", directory]
         with printing_its_port([*command, *options], Path(directory) / "server.log") as server:
             yield server
 
