@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from muster.coordinator.storage.sqlite import SqliteStore
+from muster.coordinator.storage.store import Append, Lease, LeaseKind, StoreFull, TopicRow
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.faults import strace
@@ -16,6 +19,7 @@ from tests.faults.clients import fetch, read_log
 from tests.faults.disk import SmallDisk
 from tests.faults.lived import Lived
 from tests.faults.load import FLUSHED_TOPIC, REPLY_S, SMALL_TOPIC, Committer, Pipe, Producing
+from tests.storage.conftest import StoreClock
 
 RETRIABLE = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -157,3 +161,35 @@ async def test_a_disk_that_fails_under_it_has_nothing_acknowledged(
     lived.served.kill()
     lived.served.start()
     await lived.settle()
+
+
+async def test_topics_can_be_changed_and_deleted_on_a_full_disk(disk: SmallDisk) -> None:
+    store = SqliteStore(disk.path / "data", now_ms=StoreClock())
+    await store.open()
+    lease = Lease(LeaseKind.GROUP, 0)
+    rows = [TopicRow(UUID(int=number), f"t{number}", 1) for number in range(12)]
+    for row in rows:
+        await store.create_topic(row)
+    (grant,) = await store.claim([lease], 1, 10_000)
+    assert grant is not None
+    disk.fill()
+    with pytest.raises(StoreFull):  # what a group writes leaves the reserve alone
+        await store.append(
+            [Append(lease, grant.epoch, [(b"%d" % number, bytes(100_000)) for number in range(50)])]
+        )
+    with pytest.raises(StoreFull):
+        await store.create_topic(TopicRow(UUID(int=99), "another", 1))
+    disk.fill()
+    kept = [row._replace(configs={"retention.ms": "1000"}) for row in rows[:2]]
+    for row in kept:
+        await store.update_topic(row)
+        disk.fill()  # others take all room again and again
+    for row in rows[2:]:
+        assert await store.delete_topic(row.topic_id)
+        disk.fill()
+    assert await store.topics() == kept
+    disk.make_room()
+    assert await store.delete_topic(rows[0].topic_id)
+    reserve = disk.path / "data" / "store.reserve"
+    assert reserve.stat().st_size == 1024 * 1024, "it is filled up when there is room"
+    await store.close()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -22,7 +21,6 @@ from muster.coordinator.storage.store import (
     StoreFull,
     TopicRow,
 )
-from tests.faults.disk import SmallDisk
 from tests.storage.conftest import StoreClock
 from tests.support.sqlite_room import limit_room, make_room, take_all_room
 
@@ -120,45 +118,6 @@ async def test_a_claim_without_room_leaves_every_lease_as_it_was(
 
 
 # --- the reserve ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with ExitStack() as mounted:
-        try:
-            small = mounted.enter_context(SmallDisk(tmp_path / "disk", megabytes=24))
-        except RuntimeError as error:
-            pytest.skip(str(error))
-        yield small
-
-
-async def test_topics_can_be_changed_and_deleted_on_a_full_disk(disk: SmallDisk, clock: StoreClock) -> None:
-    store = SqliteStore(disk.path / "data", now_ms=clock)
-    await store.open()
-    rows = [TopicRow(UUID(int=number), f"t{number}", 1) for number in range(12)]
-    for row in rows:
-        await store.create_topic(row)
-    (grant,) = await store.claim([LEASE], 1, TERM_MS)
-    assert grant is not None
-    disk.fill()
-    with pytest.raises(StoreFull):  # what a group writes leaves the reserve alone
-        await store.append([Append(LEASE, grant.epoch, [(b"%d" % number, LARGE) for number in range(50)])])
-    with pytest.raises(StoreFull):
-        await store.create_topic(TopicRow(UUID(int=99), "another", 1))
-    disk.fill()
-    kept = [row._replace(configs={"retention.ms": "1000"}) for row in rows[:2]]
-    for row in kept:
-        await store.update_topic(row)
-        disk.fill()  # others take all room again and again
-    for row in rows[2:]:
-        assert await store.delete_topic(row.topic_id)
-        disk.fill()
-    assert await store.topics() == kept
-    disk.make_room()
-    assert await store.delete_topic(rows[0].topic_id)
-    reserve = disk.path / "data" / "store.reserve"
-    assert reserve.stat().st_size == 1024 * 1024, "it is filled up when there is room"
-    await store.close()
 
 
 async def test_a_reserve_is_given_up_to_its_end(tmp_path: Path) -> None:
