@@ -20,6 +20,7 @@ from typing import Any, Final
 from muster.protocol.header import encode_request
 from muster.protocol.messages.topics import CreateTopicsRequest
 from tests.bench import bench_records, load, processes
+from tests.bench.bulk import Bulks, batch, produce
 from tests.bench.figures import Figure
 
 MEMBERS: Final = 1_000
@@ -72,26 +73,24 @@ async def _produce(port: int, pid: int, seconds: float) -> dict[str, float]:
         ],
     )
     await link.call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), _CREATE_VERSION)
-    contents = bench_records.batch(100_000)
-    loop = asyncio.get_running_loop()
-    producing: list[bench_records.Bulk] = []
+    contents = batch(100_000)
+    requests = [
+        produce(bench_records.TOPIC, partition, contents, acks=1)
+        for partition in range(bench_records.PARTITIONS)
+    ]
+    frames = [
+        (port, encode_request(0, bench_records.PRODUCE_VERSION, 1, "bench", each)) for each in requests
+    ]
     began = time.perf_counter()
-    for partition in range(bench_records.PARTITIONS):
-        request = bench_records.produce(partition, contents)
-        frame = encode_request(0, bench_records.PRODUCE_VERSION, 1, "bench", request)
-        _, bulk = await loop.create_connection(
-            lambda frame=frame: bench_records.Bulk(frame, bench_records.IN_FLIGHT), "127.0.0.1", port
-        )
-        producing.append(bulk)
+    bulks = await Bulks.producing(frames, len(contents))
     await asyncio.sleep(seconds)
     took_s = time.perf_counter() - began
-    sent_bytes = sum(bulk.answered for bulk in producing) * len(contents)
-    for bulk in producing:
-        await bulk.stop()
-    return {"rate": sent_bytes / took_s / 1e6}
+    moved_bytes = bulks.moved_bytes
+    await bulks.stop()
+    return {"rate": moved_bytes / took_s / 1e6}
 
 
-def produce(port: int, pid: int, seconds: float) -> dict[str, float]:
+def produce_as_fast(port: int, pid: int, seconds: float) -> dict[str, float]:
     """In the load's process: megabytes a second."""
     return load.run(_produce(port, pid, seconds))
 
@@ -129,7 +128,7 @@ def _during(other: Any) -> tuple[dict[str, float], dict[str, float]]:
 
 def measure() -> list[Figure]:
     alone, _ = _during(None)
-    producing, produced = _during(produce)
+    producing, produced = _during(produce_as_fast)
     joining, joined = _during(join)
     notes = {
         "produce": f"at {produced['rate']:.0f} MB/s; the worst took {producing['worst_ms']:.0f} ms",
