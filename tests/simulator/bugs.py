@@ -192,10 +192,10 @@ def _owns_none(owned: Assignment | None, held: Held) -> bool:
     return False
 
 
-def _same_epoch(group: ConsumerGroup, cause: Cause, metadata_hash: int, step: Step, *, by: int = 1) -> None:
+def _same_epoch(group: ConsumerGroup, cause: Cause, metadata_hash: int, step: Step) -> None:
     """A group whose members change stays in its epoch, once past the initial one."""
     if group.state.epoch == INITIAL_EPOCH:
-        _bump(group, cause, metadata_hash, step, by=by)
+        _bump(group, cause, metadata_hash, step)
 
 
 _bump = ConsumerGroup.bump
