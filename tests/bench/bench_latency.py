@@ -78,9 +78,7 @@ async def _produce(port: int, pid: int, seconds: float) -> dict[str, float]:
         produce(bench_records.TOPIC, partition, contents, acks=1)
         for partition in range(bench_records.PARTITIONS)
     ]
-    frames = [
-        (port, encode_request(0, bench_records.PRODUCE_VERSION, 1, "bench", each)) for each in requests
-    ]
+    frames = [(port, encode_request(0, bench_records.PRODUCE_VERSION, 1, "bench", each)) for each in requests]
     began = time.perf_counter()
     bulks = await Bulks.producing(frames, len(contents))
     await asyncio.sleep(seconds)
