@@ -65,12 +65,11 @@ test-compiled: wheel $(VENV)/.installed-test  ## the tests of what is compiled, 
 	$(BIN)/python -m tests.compiled dist/*-cp*.whl
 
 .PHONY: check
-check: $(VENV)/.installed-check  ## ruff, mypy --strict (as on Linux, macOS and Windows), and the import contract
+check: $(VENV)/.installed-check  ## ruff, mypy --strict (as on Linux, macOS and Windows), calls in the tests, and the import contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --platform linux
-	$(BIN)/mypy --platform darwin
-	$(BIN)/mypy --platform win32
+	@printf '%s\n' $(foreach platform,linux darwin win32,'--platform $(platform) --cache-dir .mypy_cache/$(platform)') \
+	  '--config-file tests/mypy.ini --cache-dir .mypy_cache/tests tests' | xargs -L 1 -P 2 $(BIN)/mypy
 	$(BIN)/lint-imports
 
 .PHONY: interop

@@ -145,7 +145,7 @@ def refusal(code: int, why: str | None = None, *, about: str = "") -> KafkaError
     """The error for a broker's code, with the broker's message, or ours if it has none, prefixed with
     `about`. Newer brokers may send unknown codes."""
     try:
-        known = ErrorCode(code)  # type: ignore[call-arg]  # mypy looks at __new__
+        known = ErrorCode(code)
     except ValueError:
         known, text = ErrorCode.UNKNOWN_SERVER_ERROR, f"error {code}, which this client does not know"
     else:

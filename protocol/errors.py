@@ -16,7 +16,7 @@ class ErrorCode(IntEnum):
     text: str
     retriable: bool
 
-    def __new__(cls, code: int, text: str, retriable: bool = False) -> Self:
+    def __new__(cls, code: int, text: str = "", retriable: bool = False) -> Self:
         member = int.__new__(cls, code)
         member._value_ = code
         member.text = text

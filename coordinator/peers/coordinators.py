@@ -209,7 +209,7 @@ def _outcomes(batch: Sequence[_Asked], response: AddPartitionsToTxnResponse) -> 
             yield _refusal(response.error_code, transactional_id)
             continue
         found = {
-            (topic.name, each.partition_index): ErrorCode(each.partition_error_code)  # type: ignore[call-arg]
+            (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
             for topic in results.get(transactional_id, ())
             for each in topic.results_by_partition
         }
@@ -229,7 +229,7 @@ def _refuse(asked: _Asked, refusal: KafkaError) -> None:
 
 def _refusal(code: int, transactional_id: str) -> KafkaError:
     return KafkaError(
-        ErrorCode(code),  # type: ignore[call-arg]
+        ErrorCode(code),
         f"the coordinator of {transactional_id} refuses",
     )
 

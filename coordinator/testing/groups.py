@@ -290,7 +290,7 @@ class GroupCalls(Calls):
         request = LeaveGroupRequest(group_id=self.group_id, members=[leaving])
         response: LeaveGroupResponse = await self._core.ask(self.group_id, Shard.leave, request)
         if code := response.members[0].error_code:
-            refusal = ErrorCode(code)  # type: ignore[call-arg]  # mypy looks at __new__
+            refusal = ErrorCode(code)
             raise KafkaError(refusal, f"evicting {member_id} from group {self.group_id}")
 
     # --- internals ------------------------------------------------------------------------------------------

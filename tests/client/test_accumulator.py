@@ -51,8 +51,9 @@ def put(made: Accumulator, queue: PartitionQueue, *tickets: int, now: float = 0.
 
 def add(made: Accumulator, queue: PartitionQueue, *record: Any, now: float = 0.0) -> None:
     """Add a record as the producer does."""
-    if not made.add(queue, *record, made.batch_size_bytes):
-        made.begin(queue, *record, now)
+    timestamp_ms, key, value, headers, ticket = record
+    if not made.add(queue, timestamp_ms, key, value, headers, ticket, made.batch_size_bytes):
+        made.begin(queue, timestamp_ms, key, value, headers, ticket, now)
 
 
 def add_keyless(

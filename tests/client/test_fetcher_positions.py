@@ -334,8 +334,8 @@ async def test_damage_that_hides_what_follows_is_fetched_once_until_it_is_raised
     bad[16] = 1  # an old message format
     part_of = cluster._part_of
 
-    def damaged(*asked: Any) -> FetchResponse.FetchableTopicResponse.PartitionData:
-        return part_of(*asked[:2], bytes(bad))
+    def damaged(asked: Any, log: Any, _: bytes) -> FetchResponse.FetchableTopicResponse.PartitionData:
+        return part_of(asked, log, bytes(bad))
 
     monkeypatch.setattr(cluster, "_part_of", damaged)
     async with Reader(cluster) as reader:

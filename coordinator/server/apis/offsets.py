@@ -243,7 +243,7 @@ class _Fetch:
             return answer
         group = self.whole(answer)
         if group.error_code:
-            return KafkaError(ErrorCode(group.error_code))  # type: ignore[call-arg]
+            return KafkaError(ErrorCode(group.error_code))
         return OffsetFetchResponse(
             topics=[
                 OffsetFetchResponse.Topic(

@@ -65,7 +65,7 @@ async def refused(about: About, rule: Rule, why: str, handle: Handle) -> tuple[M
 
 
 def _code(rule: Rule) -> ErrorCode:
-    return ErrorCode(rule.action.amount)  # type: ignore[call-arg]
+    return ErrorCode(rule.action.amount)
 
 
 # --- dividing a request -------------------------------------------------------------------------------------

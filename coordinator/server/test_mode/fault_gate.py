@@ -118,7 +118,7 @@ class FaultGate:
         return None if answer is None else asked.framed(answer)
 
     async def _refused(self, fault: Fault, about: About, asked: Asked) -> Response:
-        code = ErrorCode(fault.action.amount)  # type: ignore[call-arg]
+        code = ErrorCode(fault.action.amount)
         handle = partial(asked.session.handle, asked)
         try:
             answer, version = await refused(about, fault.rule, f"fault {fault.id}: {code.text}", handle)

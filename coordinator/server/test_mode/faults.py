@@ -81,7 +81,7 @@ class Action(NamedTuple):
         """As `Rule.read` takes it."""
         match self.kind:
             case Kind.ERROR:
-                return ErrorCode(self.amount).name  # type: ignore[call-arg]
+                return ErrorCode(self.amount).name
             case Kind.DELAY:
                 return f"{self.amount}ms"
             case Kind.TRUNCATE:

@@ -26,6 +26,8 @@ from tests.client.listeners import answer, read_request, shake_hands
 from tests.client.logs import LONG_S
 from tests.support.leases import TERM_MS
 
+Described = ConsumerGroupDescribeResponse.DescribedGroup
+
 
 async def test_an_active_group(admin: Admin, cluster: Cluster, orders: list[TopicPartition]) -> None:
     member_id = await members.stable(cluster, "billing", "orders", "i1")
@@ -50,7 +52,6 @@ async def test_an_active_group(admin: Admin, cluster: Cluster, orders: list[Topi
 
 async def test_a_consumer_group(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one member of each protocol: the classic one has yet to give up partition 0 to the other."""
-    Described = ConsumerGroupDescribeResponse.DescribedGroup
     topic_id = UUID(int=1)
 
     def assignment(*partitions: int) -> Described.Member.Assignment:

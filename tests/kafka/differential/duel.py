@@ -120,11 +120,12 @@ async def duel(
             met: set[tuple[str, str]] = set()
             ends = False
             for difference in differences(scenario.name, [their], [our]):
-                said = [side.fields.get(difference.reply, {}) for side in (their, our)]
+                their_fields, our_fields = (side.fields.get(difference.reply, {}) for side in (their, our))
                 rule = reason(
                     Met(
                         difference,
-                        *said,
+                        their_fields,
+                        our_fields,
                         scenario.steps[: outcome.steps],
                         outcome.theirs,
                         muster.watched.of(suffix),
