@@ -11,7 +11,7 @@ from muster.coordinator.journal.explain.consumer import progress
 from muster.coordinator.journal.explain.facts import joins, member, members, text, texts, whole
 from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Outcome, Rebalance
 from muster.coordinator.journal.explain.timing import Awaited, Led, Phases
-from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, Kind, Trigger
+from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, STABLE, Kind, Trigger
 
 _HELD_UP_MS: Final = 1_000
 """A shorter wait for a member that then left, or expired, is not worth mentioning."""
@@ -137,11 +137,14 @@ def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int)
     ids = {each.member.id for each in waiting}
     newest: dict[str, Entry] = {}
     sessions_ms: dict[str, int] = {}
+    ends: list[Entry] = []
     loaded_ms = 0
     for index in range(rebalance.last - 1, max(-1, rebalance.last - LOOK_ENTRIES_MAX), -1):
         entry = rebalance.stream[index]
         if entry.type == "shard_loaded":
             loaded_ms = max(loaded_ms, entry.at_ms)  # sessions began anew
+        elif text(entry, "from_state") in (PREPARING, COMPLETING):
+            ends.append(entry)
         if entry.member is None or entry.member.id not in ids:
             continue
         newest.setdefault(entry.member.id, entry)
@@ -157,13 +160,27 @@ def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int)
         session_ms = sessions_ms.get(each.member.id)
         if session_ms is not None:
             heard_ms = closed.at_ms - (whole(closed, "silent_ms") or 0)
-            expires_ms = max(heard_ms, loaded_ms) + session_ms
+            answered_ms = max((end.at_ms for end in ends if _answers(end, each.member, heard_ms)), default=0)
+            expires_ms = max(heard_ms, loaded_ms, answered_ms) + session_ms
             if now_ms > expires_ms + EXPIRES_LATE_MS:
                 found.append(each)
                 continue
             until_ms = expires_ms if until_ms is None else min(until_ms, expires_ms)
         found.append(replace(each, until_ms=until_ms, disconnected_ms=closed.at_ms))
     return found
+
+
+def _answers(end: Entry, who: Member, heard_ms: int) -> bool:
+    """Whether the session of a member, last heard at `heard_ms`, begins anew as a classic group ends a phase:
+    the JoinGroup or SyncGroup that it sent then is answered, or it is a static member that did not rejoin."""
+    if end.at_ms <= heard_ms:
+        return False
+    waited = heard_ms >= end.at_ms - (whole(end, "phase_ms") or 0)
+    to_state = text(end, "to_state")
+    if waited and to_state != STABLE:
+        return True
+    missing = any(each.id == who.id for each in members(end, "waiting_for"))
+    return missing if to_state == COMPLETING else waited and not missing
 
 
 def _pending(rebalance: Rebalance) -> list[Awaited]:

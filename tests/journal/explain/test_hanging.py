@@ -9,6 +9,7 @@ import pytest
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain import Explanation, explain
 from muster.coordinator.journal.explain.timing import Led
+from tests.journal.explain.consumer.stories import told
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
 
 GHOST = Member("rdkafka-3f9a1c", "rdkafka", "10.0.0.9")
@@ -140,6 +141,105 @@ def test_a_member_whose_connection_closed_is_waited_for_until_its_session_expire
     assert not why(life, 6_000).waiting
 
 
+_TWO = """
+topic orders 3
+
+bob join v3 topics=orders session=60s
+alice join v3 topics=orders session=10s
+bob join topics=orders session=60s
+"""
+_SYNCGROUP_ANSWERED = f"""{_TWO}
+alice sync
+advance 30s
+bob sync $alice=orders-0 $bob=orders-1
+advance 1s
+disconnect alice
+carol join v3 topics=orders session=60s
+bob join topics=orders session=60s
+"""
+_SYNCGROUP_REFUSED = f"""{_TWO}
+advance 1s
+alice sync
+advance 1s
+disconnect alice
+advance 28s
+carol join v3 topics=orders session=60s
+bob join topics=orders session=60s
+"""
+_ASSIGNMENT_NOT_FETCHED = f"""{_TWO}
+alice sync
+bob sync $alice=orders-0 $bob=orders-1
+advance 1s
+carol join v3 topics=orders session=60s
+alice join topics=orders session=10s
+advance 1s
+disconnect alice
+advance 28s
+bob join topics=orders session=60s
+advance 4s
+bob sync $bob=orders-1
+dave join v3 topics=orders session=60s
+bob join topics=orders session=60s
+carol join topics=orders session=60s
+"""
+_JOINGROUP_ANSWERED = """
+topic orders 3
+
+alice join v3 topics=orders session=10s
+bob join v3 topics=orders session=60s
+alice join topics=orders session=10s
+alice sync $alice=orders-0 $bob=orders-1
+bob sync
+advance 1s
+alice join topics=orders session=10s
+advance 1s
+disconnect alice
+advance 28s
+bob join topics=orders session=60s
+"""
+_STATIC_AND_KEPT = """
+topic orders 3
+
+bob join v5 topics=orders session=60s rebalance=20s
+alice join v5 topics=orders instance=i1 session=30s rebalance=20s
+bob join topics=orders session=60s rebalance=20s
+alice sync
+bob sync $alice=orders-0 $bob=orders-1
+disconnect alice
+bob join topics=orders session=60s rebalance=20s
+advance 20s
+bob sync $alice=orders-0 $bob=orders-1
+advance 12s
+carol join v3 topics=orders session=60s rebalance=60s
+bob join topics=orders session=60s rebalance=20s
+"""
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        _SYNCGROUP_ANSWERED,
+        _SYNCGROUP_REFUSED,
+        _JOINGROUP_ANSWERED,
+        _ASSIGNMENT_NOT_FETCHED,
+        _STATIC_AND_KEPT,
+    ],
+    ids=["SyncGroup answered", "SyncGroup refused", "JoinGroup answered", "not fetched", "static and kept"],
+)
+def test_a_session_that_began_when_a_request_was_answered(story: str) -> None:
+    """The member is killed, and was last heard from longer ago than its session lasts."""
+    entries = told(story)
+    found = explain(entries, now_ms=entries[-1].at_ms + 4_000)
+    assert found is not None
+    (waiting,) = found.waiting
+    (removed, *_) = (each for each in told(f"{story}\nadvance 60s\n") if each.type == "member_removed")
+    assert removed.member is not None
+    assert (removed.member.client_id, removed.trigger) == ("alice", "session expired")
+    assert waiting.member.client_id == "alice"
+    assert waiting.until_ms == removed.at_ms
+    assert waiting.disconnected_ms is not None
+
+
 def large_group(began: int = 0) -> tuple[Life, list[Member]]:
     """A rebalance in a group in which rejoins are not recorded."""
     many = [member(f"old-{number:03}") for number in range(100)]  # the list in the journal is cut here
@@ -178,6 +278,19 @@ def test_in_a_large_group_those_whose_connections_had_closed_before_are_named() 
     found = why(life, 10_000)
     assert (found.diagnosis.value, found.certainty.value) == ("crashed", "likely")
     assert [each.member for each in found.waiting] == [many[7]]
+
+
+def test_in_a_large_group_those_that_came_back_before_an_earlier_generation_are_not_named() -> None:
+    life, many = large_group()
+    start = life.entries[1:]
+    del life.entries[:]
+    life.at(-60_000).add("member_added", many[7], trigger="member joined", session_timeout_ms=15_000)
+    life.at(-20_000).add("member_disconnected", many[7], silent_ms=100, after_removal_ms=None)
+    life.at(-10_000).rebalanced(WEB_2, "member joined", took=2_000)
+    life.entries += start
+    assert why(life, 2_000).diagnosis.value == "new-member"
+    found = why(life, 4_000)
+    assert (found.diagnosis.value, found.member) == ("slow-join", None)
 
 
 def test_members_that_are_out_are_not_waited_for() -> None:
