@@ -53,6 +53,8 @@ class Holders:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.requests: list[Held] = []
         """What members were told to revoke, in this order."""
+        self._open: dict[str, list[int]] = {}
+        """The indexes of the requests that members have yet to follow, by member."""
         self._states: dict[Partition, _State] = {}
         self._present: dict[str, int] = {}
         """The members that have been in the group since the last target, each with the time of its first
@@ -148,18 +150,22 @@ class Holders:
         for part in some:
             each = self._states.setdefault(part, _State(who.id, None, entry.at_ms))
             each.holder, each.request = who.id, len(self.requests)
+        self._open.setdefault(who.id, []).append(len(self.requests))
         self.requests.append(Held(who, some, entry.at_ms, whole(entry, "until_ms"), None))
 
     def _revoked(self, who: Member, entry: Entry) -> None:
         some = set(partitions(entry))
-        known = False
-        for at, each in enumerate(self.requests):
-            if each.member.id != who.id or each.revoked_ms is not None:
+        known, still_open = False, []
+        for at in self._open.pop(who.id, ()):
+            each = self.requests[at]
+            if some and some.isdisjoint(each.partitions):
+                still_open.append(at)
                 continue
-            if not some or some & set(each.partitions):
-                self.requests[at] = each._replace(revoked_ms=entry.at_ms)
-                some.update(each.partitions)
-                known = True
+            self.requests[at] = each._replace(revoked_ms=entry.at_ms)
+            some.update(each.partitions)
+            known = True
+        if still_open:
+            self._open[who.id] = still_open
         after_ms = whole(entry, "after_ms")
         if not known and after_ms is not None:  # it was told before the journal begins
             since_ms = entry.at_ms - max(after_ms, 0)

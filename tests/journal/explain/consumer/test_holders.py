@@ -11,8 +11,9 @@ import pytest
 
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.state import Held
-from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain import explain
+from muster.coordinator.journal.explain.consumer.holders import Holders
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
 from tests.group import prints, steps
@@ -176,3 +177,36 @@ def test_who_is_awaited_and_since_when(seed: int) -> None:
             continue
         named = [(each.member.client_id, each.partitions, each.since_ms) for each in found.waiting]
         assert sorted(named) == sorted(story.awaited()), f"seed {seed}\n" + "\n".join(story.told)
+
+
+class _Id(str):
+    """A member id that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Id.compared += 1
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        _Id.compared += 1
+        return str.__ne__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_the_work_grows_with_the_members_that_revoke_not_with_their_square() -> None:
+    def entry(kind: str, number: int, **data: object) -> Entry:
+        who = Member(_Id(f"m{number}"), "web", "10.0.0.1")
+        given = {"partitions": [["orders", number]]} | data
+        return Entry(kind, 1_000, 1, 0, "billing", 2, None, who, None, given)
+
+    def compared(size: int) -> int:
+        told = [entry("revocation_requested", each, until_ms=60_000) for each in range(size)]
+        _Id.compared = 0
+        holders = Holders(told + [entry("partitions_revoked", each, after_ms=5) for each in range(size)])
+        assert len(holders.requests) == size
+        assert all(each.revoked_ms == 1_000 for each in holders.requests)
+        return _Id.compared
+
+    assert compared(400) < 4 * compared(100) + 100
