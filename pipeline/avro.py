@@ -48,6 +48,8 @@ _LOGICAL: Final = {
     ("fixed", "decimal"): "DecimalType",
 }
 """Logical types that Spark has, with the types they belong to; others decode as their underlying types."""
+_WITHIN: Final = frozenset({"type", "items", "values"})
+"""The keys of a schema's JSON, and of a field's, whose values are schemas."""
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 """Unions that map to one Spark type."""
 _PROMOTIONS: Final = frozenset(
@@ -157,12 +159,12 @@ def _with_known_types(schema: Schema) -> Schema:
         return union if _wider(union) is None else [_kind(each) for each in union]
     if not isinstance(schema, dict):
         return schema
-    unknown = _logical(schema) is None
-    return {
-        name: _with_known_types(each)
-        for name, each in schema.items()
-        if not (unknown and name == "logicalType")
-    }
+    known = {name: each for name, each in schema.items() if name != "logicalType" or _logical(schema)}
+    for name in _WITHIN & known.keys():
+        known[name] = _with_known_types(known[name])
+    if isinstance(known.get("fields"), list):
+        known["fields"] = [_with_known_types(each) for each in known["fields"]]
+    return known
 
 
 def _logical(schema: dict[str, Any]) -> str | None:
@@ -309,7 +311,7 @@ def _named(schema: Schema) -> dict[str, Schema]:
             if each["type"] in ("record", "enum", "fixed"):
                 found[each["name"]] = each
             remaining += [its["type"] for its in each.get("fields", ())]
-            remaining += [each[name] for name in ("type", "items", "values") if name in each]
+            remaining += [each[name] for name in _WITHIN & each.keys()]
     return found
 
 

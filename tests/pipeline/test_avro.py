@@ -295,6 +295,14 @@ def test_a_default_that_looks_like_a_union(tmp_path: Path) -> None:
     assert how.spark_type()["a"].dataType.simpleString() == "array<struct<x:int>>"
 
 
+@pytest.mark.parametrize("names", [("int", "long"), ("float", "double")], ids=str)
+def test_fields_that_are_called_like_types(tmp_path: Path, names: tuple[str, ...]) -> None:
+    fields = [{"name": each, "type": "string"} for each in names]
+    how = avro(tmp_path, with_field({"type": "record", "name": "Inner", "fields": fields}))
+    expected = ",".join(f"{each}:string" for each in names)
+    assert how.spark_type()["a"].dataType.simpleString() == f"struct<{expected}>"
+
+
 def test_frames_that_are_not_as_they_were_said_to_be(tmp_path: Path) -> None:
     """Nulls would hide the cause: the command line is wrong, or a schema is new."""
     with pytest.raises(PipelineError, match=r"has the id .* before it: --avro-schema takes .* 7=FILE"):
