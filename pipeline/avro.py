@@ -254,7 +254,8 @@ def _no_type(what: str) -> NoReturn:
 def _check_logical_types(number: int, writer: Schema, reader: Schema) -> None:
     """fastavro converts by the writer's logical types, and the column has the type of the reader's. Raises
     OptionError where they differ."""
-    for where, written, read in _matching(writer, reader, (_named(writer), _named(reader)), "the schema"):
+    named = _named(writer), _named(reader)
+    for where, written, read in _matching(writer, reader, named, "the schema", set()):
         if _logical_of(written) != _logical_of(read):
             raise OptionError(
                 f"{_OPTION}: {where} is {_told(written)} in schema {number} and {_told(read)} in the last:"
@@ -263,34 +264,44 @@ def _check_logical_types(number: int, writer: Schema, reader: Schema) -> None:
 
 
 def _matching(
-    writer: Schema, reader: Schema, named: tuple[dict[str, Schema], dict[str, Schema]], where: str
+    writer: Schema,
+    reader: Schema,
+    named: tuple[dict[str, Schema], dict[str, Schema]],
+    where: str,
+    seen: set[tuple[str, str]],
 ) -> Iterator[tuple[str, Schema, Schema]]:
-    """The simple types that values are written as and read as, and where. `named`: both's named types."""
+    """The simple types that values are written as and read as, and where. `named`: both's named types;
+    `seen`: the pairs of records so far, which are not compared again."""
     writer, reader = _resolved(writer, named[0]), _resolved(reader, named[1])
     if isinstance(writer, list) or isinstance(reader, list):
         for one in writer if isinstance(writer, list) else [writer]:
             for other in reader if isinstance(reader, list) else [reader]:
-                yield from _matching(one, other, named, where)
+                yield from _matching(one, other, named, where, seen)
         return
     kinds = _kind(writer), _kind(reader)
     if kinds == ("array", "array"):
-        yield from _matching(writer["items"], reader["items"], named, f"{where}, items")
+        yield from _matching(writer["items"], reader["items"], named, f"{where}, items", seen)
     elif kinds == ("map", "map"):
-        yield from _matching(writer["values"], reader["values"], named, f"{where}, values")
+        yield from _matching(writer["values"], reader["values"], named, f"{where}, values", seen)
     elif kinds == ("record", "record"):
         if not _is_same(writer, reader):
             return  # as of another record of a union
+        pair = writer["name"], reader["name"]
+        if pair in seen:
+            return
+        seen.add(pair)
+        written = {each["name"]: each["type"] for each in writer["fields"]}
         for read in reader["fields"]:
             its = f"field {reader['name']}.{read['name']}"
-            for written in writer["fields"]:
-                if _is_same(written, read):
-                    yield from _matching(written["type"], read["type"], named, its)
+            for name in (read["name"], *read.get("aliases", ())):
+                if name in written:
+                    yield from _matching(written[name], read["type"], named, its, seen)
     elif kinds[0] == kinds[1] or kinds in _PROMOTIONS:
         yield where, writer, reader
 
 
 def _is_same(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
-    """Whether a record or field is that of the reader, by name or alias, whatever its namespace."""
+    """Whether a record is that of the reader, by name or alias, whatever its namespace."""
     names = {written["name"], _without_namespace(written["name"])}
     return not names.isdisjoint([_without_namespace(read["name"]), *read.get("aliases", ())])
 

@@ -257,6 +257,24 @@ def test_a_field_of_another_record_or_name_keeps_its_logical_type(tmp_path: Path
     assert rows(how, framed(7, {"id": 1, "name": "x", "a": {"at": at}}, other))[0]["a"] == {"at": at}
 
 
+def test_a_record_that_many_fields_name_is_compared_once(tmp_path: Path) -> None:
+    """Each level names the one below it three times: along all paths, it would never be done."""
+
+    def nested(at: Any) -> Any:
+        inner: Any = at
+        for level in range(40):
+            types = [inner] if level == 0 else [inner, *[f"T{level - 1}"] * 2]
+            fields = [{"name": f"f{place}", "type": each} for place, each in enumerate(types)]
+            inner = {"type": "record", "name": f"T{level}", "fields": fields}
+        return inner
+
+    avro(tmp_path, of_7=nested(MILLIS), of_8=nested({**MILLIS, "logicalType": "timestamp-micros"}))
+    with pytest.raises(
+        OptionError, match=r"field T0.f0 is long in schema 7 and long \(timestamp-millis\) in"
+    ):
+        avro(tmp_path, of_7=nested("long"), of_8=nested(MILLIS))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "written", "value"),
     [
