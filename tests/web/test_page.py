@@ -340,6 +340,20 @@ async def test_a_timeline_does_not_go_on_without_the_server(
         await again.close()
 
 
+async def test_the_notice_names_the_day_on_which_the_server_last_answered(
+    shown: Shown, open_page: Open
+) -> None:
+    page = await open_page(shown, down=True)
+    notice = page.locator("#notice")
+    await expect(page.locator("#groups-empty")).to_be_visible()
+    await shown.page.close()
+    await look_again(page)
+    await expect(notice).to_contain_text(re.compile(r"as of \d\d:\d\d:\d\d UTC"))
+    await page.evaluate("() => { const now = Date.now; Date.now = () => now() + 86400000; }")
+    await look_again(page)
+    await expect(notice).to_contain_text(re.compile(r"as of \d+ [A-Z][a-z]{2,3} \d\d:\d\d:\d\d UTC"))
+
+
 _CONTRAST = """() => {
   const style = getComputedStyle(document.documentElement);
   const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);

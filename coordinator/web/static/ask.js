@@ -3,8 +3,10 @@
 const PATIENCE = 10e3;
 let skew = 0, stopped = null;
 
-/** Milliseconds since the epoch by the broker's clock; while it does not answer, of the moment that the page shows. */
-export const now = () => stopped ?? Date.now() + skew;
+/** Milliseconds since the epoch by the broker's clock. */
+export const brokerNow = () => Date.now() + skew;
+/** The same; while the broker does not answer, the moment that the page shows. */
+export const now = () => stopped ?? brokerNow();
 
 /** The broker does not answer: until it does, `now` is `at`, or goes on if that is null. */
 export function stopAt(at) {

@@ -1,6 +1,6 @@
 // The page: which view is shown, when it looks again, and whether the broker answers.
 
-import { now, stopAt } from "/static/ask.js";
+import { brokerNow, now, stopAt } from "/static/ask.js";
 import { know, otherPages, view as brokers } from "/static/brokers.js";
 import { $, put, tag } from "/static/dom.js";
 import { clock, zone } from "/static/format.js";
@@ -59,7 +59,7 @@ async function look() {
 
 function notAnswering() {
   stopAt(answered); // what is drawn goes on only while it is known to
-  const since = answered === null ? "" : ` This page shows its state as of ${clock(answered, now())} ${zone(answered)}.`;
+  const since = answered === null ? "" : ` This page shows its state as of ${clock(answered, brokerNow())} ${zone(answered)}.`;
   const pages = otherPages().flatMap((each, place) => [place ? ", " : " Other brokers' pages: ", each]);
   notice(`The broker is not answering.${since} The page asks again every few seconds.`, pages);
 }
