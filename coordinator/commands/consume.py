@@ -21,7 +21,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import streams
-from muster.coordinator.commands.options import command, number, seconds, since_ms, valid_name
+from muster.coordinator.commands.options import any_name, command, number, seconds, since_ms, valid_name
 from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, template, to_json
 from muster.coordinator.commands.run import Failed, Usage
@@ -54,7 +54,7 @@ JSON: one line per record,
 def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command."""
     parser = command(commands, name, summary, _DESCRIPTION, output=("text", "json"))
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", type=any_name, metavar="TOPIC")
     parser.add_argument("--group", type=valid_name, metavar="GROUP", help="read as a member of this group")
     parser.add_argument(
         "--group-protocol",

@@ -109,7 +109,7 @@ def _scope(text: str) -> tuple[str, list[int] | None]:
     name, colon, numbers = text.partition(":")
     if not name or (colon and not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", numbers)):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes TOPIC, or TOPIC:0,1")
-    return name, [int(each) for each in numbers.split(",")] if colon else None
+    return any_name(name), [int(each) for each in numbers.split(",")] if colon else None
 
 
 def _moment(text: str) -> datetime:

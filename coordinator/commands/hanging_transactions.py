@@ -18,7 +18,7 @@ from muster.client.partitions import TopicPartition
 from muster.coordinator.arguments import printable
 from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands import output
-from muster.coordinator.commands.options import command, duration_ms, number
+from muster.coordinator.commands.options import any_name, command, duration_ms, number
 from muster.coordinator.commands.run import Failed, Usage, report_failures
 from muster.coordinator.journal.explain.names import duration
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -63,7 +63,7 @@ def declare(below: Any) -> None:
     find = command(below, "find-hanging", "find transactions that hang, and whom they hold back", _FIND)
     scopes = find.add_mutually_exclusive_group()
     scopes.add_argument("--broker", type=number(0), metavar="ID", help="only partitions that this one leads")
-    scopes.add_argument("--topic", metavar="TOPIC", help="only in this topic")
+    scopes.add_argument("--topic", type=any_name, metavar="TOPIC", help="only in this topic")
     find.add_argument("--partition", type=number(0), metavar="N", help="only in this partition of --topic")
     find.add_argument(
         "--longer-than",
@@ -75,7 +75,7 @@ def declare(below: Any) -> None:
     find.set_defaults(work=find_hanging)
 
     abort = command(below, "abort", "end a hanging transaction on a partition", _ABORT)
-    abort.add_argument("--topic", required=True, metavar="TOPIC")
+    abort.add_argument("--topic", type=any_name, required=True, metavar="TOPIC")
     abort.add_argument("--partition", required=True, type=number(0), metavar="N")
     which = abort.add_mutually_exclusive_group(required=True)
     which.add_argument(

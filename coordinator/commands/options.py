@@ -151,14 +151,15 @@ def valid_name(text: str) -> str:
 
 
 def any_name(text: str) -> str:
-    """Parse the name of something that may exist, if also a blank one: such that a request can carry it."""
+    """Parse the name of something that may exist, if also a blank one, or a pattern of names: such that a
+    request can carry it."""
     try:
         fits = len(text.encode()) <= INT16_MAX
     except UnicodeEncodeError:
         fits = False
     if not fits:
         raise argparse.ArgumentTypeError(
-            f"{text[:100]!r} is not allowed; it takes a name in UTF-8 of at most {INT16_MAX} bytes"
+            f"{text[:100]!r} is not allowed; it takes text in UTF-8 of at most {INT16_MAX} bytes"
         )
     return text
 

@@ -17,7 +17,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.producer import Producer, RecordFuture, RecordMetadata
 from muster.coordinator.commands import output, streams
-from muster.coordinator.commands.options import command, number, setting, timestamp_ms
+from muster.coordinator.commands.options import any_name, command, number, setting, timestamp_ms
 from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, Outgoing, from_json, is_unicode
 from muster.coordinator.commands.run import Failed, Usage
@@ -42,7 +42,7 @@ the offset is -1 with --acks 0."""
 def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command."""
     parser = command(commands, name, summary, _DESCRIPTION, output=("text", "json"))
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", type=any_name, metavar="TOPIC")
     parser.add_argument("--file", metavar="PATH", help="read this file instead of standard input")
     parser.add_argument(
         "--format", choices=("lines", "json"), default="lines", help="input format (default lines)"

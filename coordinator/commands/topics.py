@@ -20,6 +20,7 @@ from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import (
     actions,
+    any_name,
     command,
     number,
     partition_replicas,
@@ -64,7 +65,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     listing.set_defaults(work=list_topics)
 
     create = command(below, "create", "create a topic", _CREATE_JSON)
-    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument("topic", type=any_name, metavar="TOPIC")
     create.add_argument(
         "--partitions", type=number(1), default=-1, metavar="N", help="default: the broker's setting"
     )
@@ -92,14 +93,14 @@ def declare(commands: Any, name: str, summary: str) -> None:
     create.set_defaults(work=create_topic)
 
     describe = command(below, "describe", "show partitions, leaders, replicas and configs", _DESCRIBE_JSON)
-    describe.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all")
+    describe.add_argument("topics", type=any_name, metavar="TOPIC", nargs="*", help="default: all")
     describe.add_argument(
         "--all-configs", action="store_true", help="also configs not set for the topic itself"
     )
     describe.set_defaults(work=describe_topics)
 
     alter = command(below, "alter", "add partitions, change configs", _ALTER_JSON)
-    alter.add_argument("topic", metavar="TOPIC")
+    alter.add_argument("topic", type=any_name, metavar="TOPIC")
     alter.add_argument("--partitions", type=number(1), metavar="N", help="new total number of partitions")
     alter.add_argument(
         "--config", type=setting, action="append", metavar="NAME=VALUE", help="set a config; may be repeated"
@@ -114,7 +115,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     alter.set_defaults(work=alter_topic)
 
     reassign = command(below, "reassign", "move partitions to other brokers", _ALTER_JSON)
-    reassign.add_argument("topic", metavar="TOPIC")
+    reassign.add_argument("topic", type=any_name, metavar="TOPIC")
     reassign.add_argument(
         "--partition",
         type=partition_replicas,
@@ -126,7 +127,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     reassign.set_defaults(work=reassign_topic)
 
     delete = command(below, "delete", "delete topics with their records and committed offsets", _DELETE_JSON)
-    delete.add_argument("topics", metavar="TOPIC", nargs="+")
+    delete.add_argument("topics", type=any_name, metavar="TOPIC", nargs="+")
     delete.add_argument("--if-exists", action="store_true", help="do not fail if a topic does not exist")
     delete.set_defaults(work=delete_topics)
 

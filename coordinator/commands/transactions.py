@@ -63,7 +63,10 @@ def declare(commands: Any, name: str, summary: str) -> None:
         help="only with a transaction open for longer, such as 5m or 2h",
     )
     listing.add_argument(
-        "--pattern", metavar="REGEX", help="only ids that this regular expression matches whole"
+        "--pattern",
+        type=any_name,
+        metavar="REGEX",
+        help="only ids that this regular expression matches whole",
     )
     listing.set_defaults(work=list_transactions)
 

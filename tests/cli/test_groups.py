@@ -268,14 +268,26 @@ def test_a_wrong_command_line(muster: Muster, arguments: list[str]) -> None:
         "groups timeline",
         "groups reset-offsets --to-earliest --all-topics",
         "groups delete-offsets --topic t",
+        "groups delete-offsets g --topic",
+        "groups reset-offsets g --to-earliest --topic",
+        "transactions list --pattern",
         "transactions describe",
+        "transactions find-hanging --topic",
+        "transactions abort --partition 0 --start-offset 0 --topic",
         "top --once",
+        "topics create",
+        "topics describe",
+        "topics alter --partitions 2",
+        "topics reassign --partition 0=1",
+        "topics delete",
+        "produce",
+        "consume",
     ],
 )
 def test_a_name_that_no_request_can_carry(muster: Muster, command: str) -> None:
     for name, shown in (("caf\udce9", "'caf\\udce9'"), ("x" * 32_768, f"'{'x' * 100}'")):
         message = muster.misused(*command.split(), name)
-        assert f": {shown} is not allowed; it takes a name in UTF-8 of at most 32767 bytes" in message
+        assert f": {shown} is not allowed; it takes text in UTF-8 of at most 32767 bytes" in message
 
 
 def test_groups_of_all_brokers(capfd: pytest.CaptureFixture[str]) -> None:

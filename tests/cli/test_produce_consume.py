@@ -471,9 +471,9 @@ def t(broker: Broker) -> None:
         (["consume", "t", "--group", "", "--from-beginning"], "'' is not allowed; it takes a name"),
         (
             ["consume", "t", "--group", "caf\udce9"],
-            "--group: 'caf\\udce9' is not allowed; it takes a name in UTF-8",
+            "--group: 'caf\\udce9' is not allowed; it takes text in UTF-8",
         ),
-        (["consume", "t", "--group", "x" * 32_768], "a name in UTF-8 of at most 32767 bytes"),
+        (["consume", "t", "--group", "x" * 32_768], "text in UTF-8 of at most 32767 bytes"),
         (
             ["consume", "t", "--group", "g", "--group-protocol", "consumer", "--group-remote-assignor", ""],
             "--group-remote-assignor: '' is not allowed; it takes a name that is not blank",
@@ -489,7 +489,7 @@ def t(broker: Broker) -> None:
                 "--group-remote-assignor",
                 "\udce9",
             ],
-            "--group-remote-assignor: '\\udce9' is not allowed; it takes a name in UTF-8",
+            "--group-remote-assignor: '\\udce9' is not allowed; it takes text in UTF-8",
         ),
         (["consume", "t", "--group", "g", "--partition", "0"], "--group determines where to read"),
         (["consume", "t", "--group", "g", "--offset", "0"], "--group determines where to read"),
