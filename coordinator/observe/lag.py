@@ -118,7 +118,7 @@ class Lag:
         self._look = look
         self._histories: dict[PartitionId, History] = {}
         self._unreadable: set[PartitionId] = set()
-        """Partitions whose logs could not be read the last time."""
+        """Partitions without a history whose logs could not be read the last time."""
         self._asked_until_ms = 0
         self._forgot_ms = 0
         self._timer: Timer | None = None
@@ -216,7 +216,8 @@ class Lag:
                 return
             for each, looked in zip(unknown, found, strict=True):
                 if isinstance(looked, KafkaError):
-                    self._unreadable.add(each)
+                    if each not in self._histories:
+                        self._unreadable.add(each)
                 elif looked is not None:
                     self._note(each, looked[1], self._clock.now_ms())
 
@@ -270,7 +271,7 @@ class Lag:
             unread = (
                 topic_id is not None
                 and PartitionId(topic_id, partition) not in self._unreadable
-                and len(self._histories) < PARTITIONS_MAX
+                and len(self._histories) + len(self._unreadable) < PARTITIONS_MAX
             )
             return PartitionLag(topic, partition, committed, None, None, None, unread)
         if end <= committed:

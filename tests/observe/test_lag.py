@@ -306,6 +306,29 @@ async def test_partitions_beyond_the_bound_are_not_looked_at(
     assert not any(each.unread for each in world.lag.of(GROUP))
 
 
+async def test_a_partition_that_cannot_be_read_counts_towards_the_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.coordinator.observe.lag.PARTITIONS_MAX", 3)
+    for partition in range(3):
+        world.log("t", partition, 10, open=False)
+        world.commit(4, partition=partition)
+    world.unreadable.add(PartitionId(TOPIC_IDS["t"], 0))
+    for partition in range(2, 4):  # across the bound
+        world.log("t", partition, 10, open=False)
+        world.commit(4, partition=partition, group_id="other")
+    await world.lag.refresh()
+    assert [(each.lag, each.unread) for each in world.lag.of("other")] == [(6, False), (None, False)]
+    # One that had been read before counts once.
+    world.unreadable.add(PartitionId(TOPIC_IDS["t"], 1))
+    world.offsets.pop("other")
+    world.commit(4, "u", group_id="third")
+    monkeypatch.setattr("muster.coordinator.observe.lag.PARTITIONS_MAX", 4)
+    await world.advance(2 * FRESH_MS)
+    await world.lag.read([GROUP])
+    assert [(each.lag, each.unread) for each in world.lag.of("third")] == [(None, True)]
+
+
 # --- what the journal records -------------------------------------------------------------------------------
 
 
