@@ -29,9 +29,9 @@ class _Output:
 
     level: int = LEVELS["warning"]
     format: str = "auto"
-    stream: TextIO | None = None  # None: whatever sys.stderr is when the first line is written
+    stream: TextIO | None = None  # None: whatever sys.stderr is when a line is written
     writer: LineWriter | None = None  # writes to the stream, if in the background
-    logger: Any = None
+    logger: tuple[object, Any] | None = None  # what it writes to, and structlog's logger
 
 
 def configure(
@@ -136,7 +136,8 @@ class Logger:
         if LEVELS[level] >= _Output.level:
             # The reader may be gone (a closed pipe): that is no reason for the logged operation to fail.
             with suppress(OSError, ValueError):
-                getattr(_structlog(), level)(event, **self._fields, **fields)
+                if (logger := _structlog()) is not None:
+                    getattr(logger, level)(event, **self._fields, **fields)
 
 
 class _Forward(logging.Handler):
@@ -174,12 +175,19 @@ def _escaped(text: str) -> str:
 
 
 def _structlog() -> Any:
+    """structlog's logger for the next line; None where there is no standard error.
+
+    pytest, and whoever else captures output, replaces sys.stderr and closes it later.
+    """
+    stream: TextIO | None = _Output.stream or sys.stderr
+    if stream is None:
+        return None
+    target = _Output.writer or stream
     # Another thread may set the level meanwhile, which resets the logger.
-    logger = _Output.logger
-    if logger is None:
+    made_for, logger = _Output.logger or (None, None)
+    if made_for is not target:
         import structlog
 
-        stream = _Output.stream or sys.stderr
         human = _Output.format == "human" or (_Output.format == "auto" and stream.isatty())
         processors: list[Any] = [
             structlog.processors.add_log_level,
@@ -205,9 +213,10 @@ def _structlog() -> Any:
                 ),
                 structlog.processors.JSONRenderer(default=str),
             ]
-        logger = _Output.logger = structlog.wrap_logger(
-            structlog.WriteLogger(cast(TextIO, _Output.writer or stream)),
+        logger = structlog.wrap_logger(
+            structlog.WriteLogger(cast(TextIO, target)),
             processors=processors,
             wrapper_class=structlog.make_filtering_bound_logger(_Output.level),
         )
+        _Output.logger = target, logger
     return logger

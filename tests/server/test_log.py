@@ -110,6 +110,25 @@ def test_where_there_is_no_file_the_background_is_not_needed(stream: io.StringIO
     assert [line["event"] for line in lines(stream)] == ["at once"]
 
 
+@pytest.mark.parametrize("gone", ["closed", "none"])
+def test_a_library_writes_each_line_to_what_is_standard_error_then(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """pytest's capsys replaces it for one test, and closes it afterwards."""
+    log.configure("warning")
+    before = io.StringIO()
+    monkeypatch.setattr("sys.stderr", before)
+    log.Logger().warning("first")
+    assert [line["event"] for line in lines(before)] == ["first"]
+    before.close()
+    if gone == "none":  # as under pythonw
+        monkeypatch.setattr("sys.stderr", None)
+    log.Logger().warning("to nobody")
+    monkeypatch.setattr("sys.stderr", stream)
+    log.Logger().warning("second")
+    assert [line["event"] for line in lines(stream)] == ["second"]
+
+
 def test_human_lines_are_readable(stream: io.StringIO) -> None:
     log.configure("warning", "human", stream)
     log.Logger().info("not this")

@@ -445,6 +445,44 @@ def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None
     assert "def wait_until" not in told
 
 
+WARNED = """
+import socket
+
+
+def warn(muster):
+    with socket.create_connection(("127.0.0.1", muster.port)) as browser:
+        browser.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+        browser.settimeout(60)
+        try:
+            browser.recv(1)
+        except ConnectionError:
+            pass
+
+
+def test_one_captures(muster, capsys):
+    warn(muster)
+    assert "HTTP request on a Kafka listener" in capsys.readouterr().err
+
+
+def test_another_captures(muster, capsys):
+    warn(muster)
+    assert "HTTP request on a Kafka listener" in capsys.readouterr().err
+
+
+def test_fails(muster):
+    warn(muster)
+    assert 1 == 2
+"""
+
+
+def test_warnings_of_brokers_are_seen_after_a_test_that_captures_output(tmp_path: Path) -> None:
+    run = Run(tmp_path, WARNED)
+    assert run.outcomes == {"PASSED": 2, "FAILED": 1}, run.text
+    report = run.text.split("_ test_fails _")[1]
+    assert "Captured stderr call" in report
+    assert "HTTP request on a Kafka listener" in report
+
+
 MISUSED = """
 import pytest
 from muster.coordinator.testing import Broker, Cluster
