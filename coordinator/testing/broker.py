@@ -101,13 +101,7 @@ class ClusterCalls(Calls):
         """The group ids, sorted."""
 
         async def known() -> list[str]:
-            nodes = self._core.brokers.running
-            hosts = [
-                host for node in nodes for host in node.runtime.hosts() if node.runtime.serving(host.lease)
-            ]
-            return sorted(
-                group_id for host in hosts if host.machine is not None for group_id in host.machine.groups
-            )
+            return sorted(group_id for shard in self._core.shards() for group_id in shard.groups)
 
         return self._look(known)
 

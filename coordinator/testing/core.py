@@ -14,6 +14,7 @@ from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.coordinators import GROUPS, TRANSACTIONS, CoordinatorKind
 from muster.coordinator.config import Settings
+from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.machine import Operation
 from muster.coordinator.runtime.ring import together
@@ -184,6 +185,15 @@ class Core:
             if node.membership.serving(kind.lease_of(key, node.topology.counts)):
                 return node
         return None
+
+    def shards(self) -> list[Shard]:
+        """The shards of groups that running brokers serve and have loaded."""
+        return [
+            host.machine
+            for node in self.brokers.running
+            for host in node.runtime.hosts()
+            if node.runtime.serving(host.lease) and host.machine is not None
+        ]
 
     async def ask(self, group_id: str, operation: Operation, request: Any) -> Any:
         """Send a request to the group's shard as if from a client. Raises KafkaError, also if the group has

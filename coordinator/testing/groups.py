@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TopicPartition = tuple[str, int]
 _STATES: Final = tuple(dict.fromkeys(map(str, (*ClassicState, *ConsumerState))))
 """Of groups of either protocol."""
+_SHARED_CLIENT_IDS: Final = {"rdkafka": "librdkafka", "muster": "muster"}
+"""Defaults that consumers share with producers."""
 M = TypeVar("M", bound="MemberCalls")
 
 
@@ -403,13 +405,8 @@ class MemberCalls(Calls):
     @both
     async def _cut_off(self) -> tuple[int, Rule]:
         """See `Member.crash`; returns the fault that keeps the client away."""
-        member = await self._group._found(self.name)
-        members = (await self._group._view()).members
-        if len([each for each in members if each.client_id == member.client_id]) > 1:
-            raise ValueError(
-                f"several members have the client id {member.client_id!r}: give each client its own"
-            )
-        core = self._core
+        member, core = await self._group._found(self.name), self._core
+        _check_own(core, self._group.group_id, member)
         rule = Rule(client_id=member.client_id, action=CLOSE_BEFORE, times=None)
         faults = core.brokers.faults
         kept_away = faults.add(rule)
@@ -486,10 +483,10 @@ class Member(MemberCalls, Blocking):
         """Simulate the death of a client: its connections are cut and nothing more is heard of it, though it
         may live on in the test's process. Returns when the group has noticed.
 
-        The client is identified by its client id, which must be unique in the group. Returns the rule that
+        The client is identified by its client id, which no other client may have. Returns the rule that
         keeps it away; `remove` lets it back in. aiokafka's `stop` waits for ever unless it is back by then.
-        Raises LookupError if there is no such member, and ValueError if other members have the same client
-        id.
+        Raises LookupError if there is no such member, and ValueError if other members, of any group, have the
+        same client id, or if it is the default of clients of librdkafka or muster.
         """
         __tracebackhide__ = True
         return FaultRule(self._core, *self._cut_off())
@@ -563,6 +560,26 @@ def _member(member: MemberView, name: str) -> MemberFacts:
         member.connection_id is not None,
         name,
     )
+
+
+def _check_own(core: Core, group_id: str, member: MemberFacts) -> None:
+    """Raises ValueError if other clients have, or may have, the member's client id."""
+    client_id = member.client_id
+    for shard in core.shards():
+        for other_id, group in shard.groups.items():
+            for each in group.member_views():
+                if each.client_id == client_id and (other_id, each.member_id) != (group_id, member.id):
+                    raise ValueError(
+                        f"several members have the client id {client_id!r}: give each client its own"
+                        if other_id == group_id
+                        else f"a member of group {other_id} has the client id {client_id!r} too: give each "
+                        "client its own"
+                    )
+    if client_id in _SHARED_CLIENT_IDS:
+        raise ValueError(
+            f"{client_id!r} is the client id of every {_SHARED_CLIENT_IDS[client_id]} client that was given "
+            "none, producers too: give this client its own"
+        )
 
 
 def _check_known(name: str, given: str, known: Iterable[str]) -> None:

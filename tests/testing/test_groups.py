@@ -211,6 +211,36 @@ async def test_members_that_share_a_client_id_cannot_be_told_apart(broker: Async
             await group.member(group.members[0].id).crash()
 
 
+async def test_who_shares_its_client_id_with_others_cannot_crash_alone() -> None:
+    async with Cluster(2, lease_term_ms=TERM_MS) as cluster:
+        await cluster.create_topic("orders", 6)
+        others = next(
+            name
+            for name in (f"shipping-{number}" for number in range(100))
+            if cluster.coordinator_of(name) != cluster.coordinator_of(GROUP)
+        )
+        async with reading(cluster, "web"), reading(cluster, "web", others):
+            await cluster.group(GROUP).stable(members=1)
+            await cluster.group(others).stable(members=1)
+            said = rf"^a member of group {others} has the client id 'web' too: give each client its own$"
+            with pytest.raises(ValueError, match=said):
+                await cluster.group(GROUP).member("web").crash()
+            assert cluster.faults.rules() == []
+        await cluster.group(others).empty()
+
+
+@pytest.mark.parametrize("client_id", ["rdkafka", "muster"])
+async def test_a_client_id_that_producers_share_by_default_crashes_nobody(
+    broker: AsyncBroker, client_id: str
+) -> None:
+    async with reading(broker, client_id):
+        await broker.group(GROUP).stable(members=1)
+        with pytest.raises(ValueError, match=rf"^'{client_id}' is the client id of every \w+ client that "):
+            await broker.group(GROUP).member(client_id).crash()
+        assert broker.faults.rules() == []
+        assert broker.group(GROUP).members[0].connected
+
+
 async def test_a_short_name_is_known_when_its_twin_has_left(broker: AsyncBroker) -> None:
     group = broker.group(GROUP)
     async with reading(broker, "web"):
