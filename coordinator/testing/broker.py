@@ -263,6 +263,11 @@ def _check_given(data: object, clock: object, settings: Mapping[str, Any]) -> No
             raise TypeError(
                 f"{name}: brokers in a test serve no HTTP; for that use `muster serve --test-mode --http`"
             )
+        if name in ("log_level", "log_format"):
+            raise TypeError(
+                f"{name}: it is of a whole process, and has no effect on brokers in a test: they log "
+                "warnings and errors to stderr"
+            )
         _check_known(name)
     if data is not None and settings.get("ephemeral"):
         raise SettingError("data", str(data), "nothing beside ephemeral=True, which keeps nothing there")

@@ -274,6 +274,14 @@ def test_settings_of_http_are_refused_since_brokers_in_a_test_serve_none(options
             make(**options)
 
 
+@pytest.mark.parametrize("options", [{"log_level": "debug"}, {"log_format": "json"}])
+def test_settings_of_the_log_are_refused_since_it_is_of_the_whole_process(options: dict[str, Any]) -> None:
+    (name,) = options
+    for make in (Broker, Cluster):
+        with pytest.raises(TypeError, match=rf"^{name}: it is of a whole process, and has no effect on"):
+            make(**options)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
