@@ -214,7 +214,8 @@ class ClusterCalls(Calls):
     @both
     async def hold(self, group_id: str, *, reload: bool = True) -> None:
         """Reload the group's shard and hold the load until `release`, for at most a minute: clients get
-        COORDINATOR_LOAD_IN_PROGRESS. Without `reload`, hold the next load, for example after a `kill`."""
+        COORDINATOR_LOAD_IN_PROGRESS. Raises FaultError if every broker is stopped or paused. Without
+        `reload`, hold the next load, for example after a `kill`."""
         check_text("group_id", group_id)
         await self._core.brokers.hold_load(group=group_id, reload=reload)
 

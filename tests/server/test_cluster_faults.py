@@ -186,9 +186,9 @@ async def test_a_move_that_is_cancelled_undoes_no_later_one(start_brokers: Start
 
 
 async def test_a_hold_that_is_cancelled_ends_no_later_one(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers()
-    faults = brokers.shard_faults
-    brokers.brokers[0].pause()  # which loads nothing
+    brokers = await start_brokers(brokers=2)
+    faults, holder = brokers.shard_faults, index_of_coordinator(brokers)
+    brokers.brokers[holder].pause()  # which loads nothing
     first = asyncio.create_task(brokers.hold_load(group=GROUP, reload=True))
     await until(lambda: faults.held() != [], "the hold")
     await brokers.hold_load(group=GROUP)
@@ -197,7 +197,7 @@ async def test_a_hold_that_is_cancelled_ends_no_later_one(start_brokers: StartBr
         await first
     assert faults.held() == [faults.lease_of(group=GROUP).number]
     assert faults.release(faults.lease_of(group=GROUP))
-    brokers.brokers[0].resume()
+    brokers.brokers[holder].resume()
 
 
 async def test_clients_meet_a_coordinator_that_loads_until_it_is_released(

@@ -588,6 +588,17 @@ async def test_a_paused_broker_leads_and_coordinates_nothing_once_its_leases_hav
             await cluster.resume(0)
 
 
+@pytest.mark.parametrize("harm", ["pause", "kill"])
+async def test_a_shard_is_held_only_where_a_broker_can_reload_it(harm: str) -> None:
+    async with Broker() as broker:
+        await getattr(broker, harm)(0)
+        with pytest.raises(FaultError, match=r"^every broker is stopped or paused: restart or resume one"):
+            await broker.hold("orders")
+        assert not await broker.release("orders")  # nothing is in force
+        await broker.hold("orders", reload=False)
+        assert await broker.release("orders")
+
+
 async def test_a_topic_is_created_by_a_broker_that_is_not_paused() -> None:
     async with Cluster(2) as cluster:
         await cluster.pause(0)

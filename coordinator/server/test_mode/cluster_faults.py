@@ -122,9 +122,11 @@ class ClusterFaults:
         """Hold the next load of the shard open until `release`, at most for `limit_ms` after it began.
 
         With `reload` its coordinator reloads it now, and this returns once it is loading. Clients are sent
-        there meanwhile and get COORDINATOR_LOAD_IN_PROGRESS. Raises TimeoutError; then, and if cancelled,
-        the hold is over.
+        there meanwhile and get COORDINATOR_LOAD_IN_PROGRESS. Raises FaultError if there is no broker to
+        reload it, and TimeoutError; then, and if cancelled, the hold is over.
         """
+        if reload and not self._awake():
+            raise NotAsThingsAre("every broker is stopped or paused: restart or resume one first")
         holds = self._shared.holds
         hold = holds.hold(lease.number, limit_ms)
         if not reload:
