@@ -176,11 +176,13 @@ class ClusterCalls(Calls):
     @both
     async def stop(self, index: int) -> None:
         """Stop a broker cleanly: it hands over its shards and leaves."""
+        await self._core.no_snapshot_under_way()
         await self._core.brokers.stop_one(self._checked(index))
 
     @both
     async def kill(self, index: int) -> None:
         """Kill a broker: its connections are cut and its leases are left to expire."""
+        await self._core.no_snapshot_under_way()
         await self._core.brokers.kill_one(self._checked(index))
 
     @both
@@ -191,11 +193,13 @@ class ClusterCalls(Calls):
     @both
     async def pause(self, index: int) -> None:
         """Freeze a broker, like SIGSTOP: its timers stop and it neither reads nor responds."""
+        await self._core.no_snapshot_under_way()
         self._core.brokers.brokers[self._checked(index)].pause()
 
     @both
     async def resume(self, index: int) -> None:
         """Resume a paused broker; its leases may have expired."""
+        await self._core.no_snapshot_under_way()
         self._core.brokers.brokers[self._checked(index)].resume()
 
     @both
@@ -231,7 +235,8 @@ class ClusterCalls(Calls):
     async def snapshot(self) -> Snapshot:
         """Capture everything clients can see at this moment: topics with their records, offsets, groups,
         configs. Raises ValueError unless the brokers are in memory. See `restore`."""
-        return await taken(self._core.brokers)
+        async with self._core.snapshots:
+            return await taken(self._core.brokers)
 
     @both
     async def restore(self, snapshot: Snapshot) -> None:
@@ -244,8 +249,12 @@ class ClusterCalls(Calls):
         ValueError for a snapshot of other brokers, while a broker is stopped or paused, and while a shard's
         load is held.
         """
-        # Run to the end even if the caller is cancelled: an intermediate state would be unusable.
-        await asyncio.shield(asyncio.ensure_future(put_back(self._core.brokers, snapshot)))
+        core = self._core
+        await core.snapshots.acquire()
+        # Once begun, run to the end even if the caller is cancelled: an intermediate state would be unusable.
+        restoring = asyncio.ensure_future(put_back(core.brokers, snapshot))
+        restoring.add_done_callback(lambda _: core.snapshots.release())
+        await asyncio.shield(restoring)
 
 
 def _of_index(index: int) -> str:

@@ -52,6 +52,8 @@ class Core:
         self._waiting = 0  # callers that wait for it
         self._in_use = False  # some caller has been told that everything has started
         self._news: asyncio.Future[None] | None = None
+        self.snapshots = asyncio.Lock()
+        """Held while a snapshot is taken or restored."""
 
     # --- life, from any other thread ------------------------------------------------------------------------
 
@@ -96,7 +98,7 @@ class Core:
     async def _start(self) -> None:
         if self._brokers is not None:
             return
-        self._news, self._stopped = None, False  # of the previous loop
+        self._news, self.snapshots, self._stopped = None, asyncio.Lock(), False  # of the previous loop
         brokers = Brokers(self.settings, self._clock, port_named="port")
         await brokers.start()
         try:
@@ -168,6 +170,11 @@ class Core:
         return self._news
 
     # --- what tests do to the brokers -----------------------------------------------------------------------
+
+    async def no_snapshot_under_way(self) -> None:
+        """Wait until no snapshot is taken or restored, which needs all brokers as they are."""
+        async with self.snapshots:
+            pass
 
     async def undisturbed(self) -> None:
         """Undo what a test has put in force and no snapshot has: faults, held markers and loads, moves.

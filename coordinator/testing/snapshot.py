@@ -90,7 +90,7 @@ def _all_running(brokers: Brokers) -> Sequence[Node]:
     for index, node in enumerate(brokers.brokers):
         if node not in brokers.running:
             raise ValueError(f"broker {index} is stopped: restart it before taking or restoring a snapshot")
-        if node.connections.frozen:
+        if node.paused:
             raise ValueError(f"broker {index} is paused: resume it before taking or restoring a snapshot")
     return brokers.brokers
 

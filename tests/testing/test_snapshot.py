@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from muster.client import Admin, Consumer, Producer, TopicPartition
 from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster import membership
+from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.shards import DataShards
 from muster.coordinator.storage.store import LeaseKind
-from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster
+from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster, snapshot
+from muster.coordinator.testing.core import all_loaded
 from muster.protocol.errors import KafkaError
-from tests.support.facts import turns
+from tests.support.facts import DEADLINE_S, turns, until
 from tests.support.leases import TERM_MS
 from tests.testing.test_groups import reading
 
@@ -161,12 +165,12 @@ async def test_producer_ids_are_never_given_out_twice(broker: AsyncBroker) -> No
 
 
 async def test_what_cannot_be_is_refused(tmp_path: Path, broker: AsyncBroker) -> None:
-    snapshot = await broker.snapshot()
+    of_others = await broker.snapshot()
     with pytest.raises(TypeError, match=r"^snapshot: it takes what `snapshot` returned, not 5$"):
         await broker.restore(5)  # type: ignore[arg-type]
     async with Cluster(2, lease_term_ms=TERM_MS) as others:
         with pytest.raises(ValueError, match="taken of other brokers"):
-            await others.restore(snapshot)
+            await others.restore(of_others)
         await others.stop(1)
         with pytest.raises(ValueError, match="broker 1 is stopped: restart it"):
             await others.snapshot()
@@ -184,6 +188,70 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, broker: AsyncBroker) ->
     async with Broker(data=tmp_path) as on_disk:
         with pytest.raises(ValueError, match=f"brokers in memory, but these keep their state in {tmp_path}"):
             await on_disk.snapshot()
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
+    """Restores set the first event, and end once the second is set."""
+    begun, may_end = Event(), Event()
+
+    async def held(nodes: Sequence[Node]) -> None:
+        begun.set()
+        await until(may_end.is_set, "the end of the restore")
+        await all_loaded(nodes)
+
+    monkeypatch.setattr(snapshot, "all_loaded", held)
+    yield begun, may_end
+    may_end.set()
+
+
+async def test_whatever_needs_or_harms_the_brokers_waits_for_a_restore(
+    loading: tuple[Event, Event], broker: AsyncBroker
+) -> None:
+    begun, may_end = loading
+    (node,) = broker._core.brokers.brokers
+    before = await broker.snapshot()
+    first = asyncio.create_task(broker.restore(before))
+    await until(begun.is_set)
+    first.cancel()  # it runs on
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    calls = (broker.resume(0), broker.restore(before), broker.snapshot(), broker.pause(0))
+    waiting = [asyncio.create_task(call) for call in calls]
+    await turns()
+    broker.groups()  # is answered after the calls above have begun
+    assert [task.done() for task in waiting] == [False] * len(waiting)
+    assert node.connections.frozen
+    assert not node.paused
+    may_end.set()
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*waiting)
+    assert node.paused
+    assert node.connections.frozen
+    await broker.resume(0)
+    assert await broker.records("orders") == []
+
+
+async def test_a_restore_that_is_cancelled_before_its_turn_changes_nothing(
+    loading: tuple[Event, Event], broker: AsyncBroker
+) -> None:
+    begun, may_end = loading
+    empty = await broker.snapshot()
+    await broker.produce("orders", [b"v"])
+    filled = await broker.snapshot()
+    first = asyncio.create_task(broker.restore(filled))
+    await until(begun.is_set)
+    second = asyncio.create_task(broker.restore(empty))
+    await turns()
+    broker.groups()  # is answered after the second has begun to wait
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    may_end.set()
+    async with asyncio.timeout(DEADLINE_S):
+        await first
+        await broker.snapshot()  # whatever waits has its turn before
+    assert [each.value for each in await broker.records("orders")] == [b"v"]
 
 
 def test_with_calls_that_block() -> None:
