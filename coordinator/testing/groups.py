@@ -18,6 +18,7 @@ from muster.coordinator.testing.arguments import check_count, check_text, check_
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
 from muster.coordinator.testing.timeline import Timeline
+from muster.coordinator.testing.topics import has_records
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, WaitFailed, wait_until
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import LeaveGroupRequest, LeaveGroupResponse
@@ -147,7 +148,8 @@ class GroupCalls(Calls):
 
     def lag(self) -> dict[TopicPartition, int]:
         """Records between each committed offset (without a commit, the start of the log) and the end of the
-        log, for every partition of the topics that it subscribes to or has commits in."""
+        log, for every partition of the topics that it subscribes to or has commits in. Counted by offsets, as
+        Kafka's tools do: the marker that ends a transaction counts too."""
         return self._look(self._lag)
 
     def timeline(self) -> Timeline:
@@ -233,14 +235,18 @@ class GroupCalls(Calls):
 
     @waits
     async def caught_up(self, *, timeout: Duration = TIMEOUT_S) -> None:
-        """Wait until `lag` is 0 for every partition of the topics that it subscribes to or has commits in.
-        Raises WaitFailed."""
+        """Wait until it has committed every record in every partition of the topics that it subscribes to or
+        has commits in: `lag` is 0, or counts only the markers that end transactions. Raises WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
-            lag = await self._lag()
-            behind = ", ".join(f"{topic}-{part}: {by}" for (topic, part), by in sorted(lag.items()) if by)
-            how = f"lag {behind}" if lag else "it reads no topic"
-            return Seen(bool(lag) and not behind, how), None
+            rest = await self._rest()
+            behind = [
+                f"{name}-{part}: {end - at}"
+                for (name, part), (at, end) in sorted(rest.items())
+                if at < end and await has_records(self._core, self._core.topic(name), part, at, end)
+            ]
+            how = f"lag {', '.join(behind)}" if rest else "it reads no topic"
+            return Seen(bool(rest) and not behind, how), None
 
         await wait_until(
             self._core.news, f"group {self.group_id} to catch up", look, timeout, story=self._story
@@ -321,16 +327,20 @@ class GroupCalls(Calls):
         return f"{said}; {topic} has {found.partitions} partition{'' if found.partitions == 1 else 's'}"
 
     async def _lag(self) -> dict[TopicPartition, int]:
+        return {part: max(end - at, 0) for part, (at, end) in (await self._rest()).items()}
+
+    async def _rest(self) -> dict[TopicPartition, tuple[int, int]]:
+        """From where to where each partition is not committed."""
         view = await self._view()
         names = {topic for topic, _ in view.committed} | {
             topic for member in view.members for topic in member.topics
         }
-        lag = {}
+        rest = {}
         for topic in filter(None, map(self._core.find_topic, sorted(names))):
             for partition in range(topic.partitions):
                 start, end = await self._core.offsets(topic, partition)
-                lag[topic.name, partition] = max(end - view.committed.get((topic.name, partition), start), 0)
-        return lag
+                rest[topic.name, partition] = view.committed.get((topic.name, partition), start), end
+        return rest
 
     async def _until_view(self, wanted: str, met: Callable[[View], bool], timeout: Duration) -> GroupFacts:
         async def look() -> tuple[Seen, GroupFacts]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.coordinator.testing.arguments import check_count, check_text, check_whole_number
@@ -22,6 +23,8 @@ Sent = bytes | tuple[bytes | None, bytes | None]
 _COMMITTED: Final = "read_committed"
 _LEVELS: Final = ("read_uncommitted", _COMMITTED)
 _READ_BYTES: Final = 16 * 1024 * 1024
+_LOOK_BYTES: Final = 4 * 1024
+"""Read at once where the first record answers the question."""
 
 
 class Record(NamedTuple):
@@ -148,13 +151,37 @@ async def read(core: Core, name: str, isolation_level: str) -> list[Record]:
 
 
 async def _read(core: Core, topic: CatalogueTopic, number: int, committed: bool) -> list[Record]:
-    found: list[Record] = []
     leader = await core.next_leader(topic, number)
     at, end = await leader.partitions.of(topic).offsets(topic, number)
+    return [
+        record
+        async for batch in _batches(core, topic, number, at, end, _READ_BYTES, committed)
+        for record in batch
+    ]
+
+
+async def has_records(core: Core, topic: CatalogueTopic, number: int, at: int, end: int) -> bool:
+    """Whether a partition has records between two offsets, and not only markers of transactions. Records that
+    were deleted count. Raises KafkaError."""
+    start, _ = await core.offsets(topic, number)
+    if at < start:
+        return True
+    async with aclosing(_batches(core, topic, number, at, end, _LOOK_BYTES)) as batches:
+        async for batch in batches:
+            if batch:
+                return True
+    return False
+
+
+async def _batches(
+    core: Core, topic: CatalogueTopic, number: int, at: int, end: int, bytes_max: int, committed: bool = False
+) -> AsyncGenerator[list[Record]]:
+    """The records of each batch between two offsets; none of one with markers, or one that is aborted if only
+    `committed` records are asked for."""
     while at < end:
-        asked = FetchPartition(topic, number, at, _READ_BYTES, read_committed=committed)
+        asked = FetchPartition(topic, number, at, bytes_max, read_committed=committed)
         partitions = (await core.next_leader(topic, number)).partitions
-        (fetched,) = await partitions.fetch([asked], min_bytes=0, max_bytes=_READ_BYTES, max_wait_ms=0)
+        (fetched,) = await partitions.fetch([asked], min_bytes=0, max_bytes=bytes_max, max_wait_ms=0)
         if fetched.error is not None:
             raise fetched.error
         if not fetched.records:
@@ -162,13 +189,12 @@ async def _read(core: Core, topic: CatalogueTopic, number: int, committed: bool)
         records, aborted = bytes(fetched.records), AbortedRanges(fetched.aborted)
         for position, header in record_batch.batches(records):
             if not header.is_control and not aborted.cover(header):
-                found += [
+                yield [
                     Record(topic.name, number, *each)
                     for each in record_batch.records(records, position, header)
                     if each.offset >= at  # the first batch may begin before the log does
                 ]
             at = header.next_offset
-    return found
 
 
 async def create(core: Core, name: str, partitions: int, configs: Mapping[str, str] | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from muster.client import (
+    Admin,
     Consumer,
     GroupMetadata,
     Producer,
@@ -325,6 +326,41 @@ async def test_what_was_committed_between_aborted_transactions_is_read() -> None
         committed_ones = await broker.records("totals", isolation_level="read_committed")
         assert [each.value for each in committed_ones] == [b"0", b"1", b"2", b"3", b"4", b"5", b"plain"]
         assert [each.value for each in await broker.records("totals")].count(b"no") == 6
+
+
+async def test_who_has_committed_all_but_markers_has_caught_up() -> None:
+    async with Broker() as broker, producing(broker) as producer, Admin(broker.bootstrap) as admin:
+        await broker.create_topic("orders")
+        group = broker.group("etl")
+
+        async def commit(offset: int) -> None:
+            await admin.alter_group_offsets("etl", {TopicPartition("orders", 0): offset})
+
+        async def not_caught_up(lag: int) -> None:
+            with pytest.raises(WaitFailed, match=rf"catch up\n  now: lag orders-0: {lag}\n"):
+                await group.caught_up(timeout=0)
+
+        async with producer.transaction() as transaction:
+            await asyncio.gather(*(transaction.send("orders", value) for value in (b"1", b"2")))
+        await broker.transaction(ID).ended()
+        await commit(1)  # in the middle of the batch
+        await not_caught_up(2)
+        await commit(2)
+        await group.caught_up(timeout=0)
+        assert group.lag() == {("orders", 0): 1}
+
+        aborted = await producer.transaction().begin()
+        await aborted.send("orders", b"3")
+        await not_caught_up(2)
+        await aborted.abort()
+        await broker.transaction(ID).ended()
+        await not_caught_up(3)  # read_uncommitted readers see it
+        await commit(4)
+        await group.caught_up(timeout=0)
+
+        await admin.delete_records({TopicPartition("orders", 0): 5})
+        await commit(3)
+        await not_caught_up(2)  # the record was never committed
 
 
 async def test_pending_offsets_are_the_newest_that_a_commit_would_bring() -> None:
