@@ -127,7 +127,8 @@ class FaultRuleCalls(InForceCalls):
     @waits
     async def hit(self, times: int = 1, timeout: Duration = TIMEOUT_S) -> None:
         """Wait until it has been applied this many times in total: the error was returned, the delay began,
-        or the request whose response is lost was applied. Raises WaitFailed."""
+        or the request whose response is lost was applied. Raises WaitFailed, and FaultError if the rule has
+        fewer turns."""
         read_count("times", times)
         limit_s, faults = seconds(timeout), self._core.brokers.faults
         try:

@@ -144,9 +144,11 @@ async def test_a_firing_stands_in_the_journal(api: Api) -> None:
 
 
 async def test_a_wait_for_hits_ends(api: Api) -> None:
-    await api.ask("POST", "faults", {"close_after": True})
+    await api.ask("POST", "faults", {"close_after": True, "times": 2})
     said = await api.error("GET", "faults/1?hit=2&timeout=10ms", status=504)
     assert said == "rule 1 was applied 0 times within 10 ms, not 2"
+    said = await api.error("GET", "faults/1?hit=3&timeout=10ms", status=400)
+    assert said == "rule 1 has times=2: it is never applied 3 times"
 
 
 @each(

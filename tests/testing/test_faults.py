@@ -35,7 +35,9 @@ def beat(broker: Broker) -> int:
 
 def test_blocking() -> None:
     with Broker() as broker:
-        with broker.faults.add(api="Heartbeat", group="billing", error="NOT_COORDINATOR", nth=2) as rule:
+        with broker.faults.add(
+            api="Heartbeat", group="billing", error="NOT_COORDINATOR", nth=2, times=2
+        ) as rule:
             assert [beat(broker) for _ in range(2)] == [
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 ErrorCode.NOT_COORDINATOR,
@@ -47,6 +49,8 @@ def test_blocking() -> None:
                 match=r"(?s)after 0.01 s waiting for rule 1 .*2 times.*now: applied 1 times, matched 2",
             ):
                 rule.hit(2, timeout="10ms")
+            with pytest.raises(FaultError, match=r"^rule 1 has times=2: it is never applied 3 times$"):
+                rule.hit(3)
             (firing,) = broker.faults.history()
             assert (firing.api, firing.client_id, firing.action) == (
                 "Heartbeat",
@@ -70,7 +74,7 @@ def test_blocking() -> None:
 
 async def test_awaited() -> None:
     async with Broker() as broker, await Wire.connect(broker.blocking.ports[0]) as wire:
-        async with broker.faults.add(api="Heartbeat", delay="1h") as rule:
+        async with broker.faults.add(api="Heartbeat", delay="1h", times=2) as rule:
             await wire.send(BEAT, 4)
             await rule.hit()
             await broker.clock.advance("1h")

@@ -320,8 +320,12 @@ class Faults:
 
     async def hit(self, rule_id: int, times: int = 1) -> None:
         """Return once the rule's fault has been carried out `times` times in all. The caller bounds the wait.
-        Raises FaultError for an unknown rule, or one that is removed meanwhile."""
+        Raises FaultError for an unknown rule, one with fewer turns, or one that is removed meanwhile."""
         fault = self._rule(rule_id)
+        if fault.rule.times is not None and times > fault.rule.times:
+            raise FaultError(
+                f"rule {rule_id} has times={fault.rule.times}: it is never applied {times} times"
+            )
         if fault.fired >= times:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
