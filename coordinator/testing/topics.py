@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from muster.coordinator.testing.arguments import check_count, check_text, check_whole_number
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
@@ -219,7 +219,8 @@ async def write(core: Core, name: str, records: Iterable[Sent], partition: int) 
     topic = core.topic(name)
     leader = await core.next_leader(topic, partition)
     now_ms = leader.clock.now_ms()
-    if isinstance(records, bytes | str | Mapping) or not isinstance(records, Iterable):
+    # A pair would pass for two values, and is one record whose list was forgotten.
+    if isinstance(records, bytes | str | Mapping) or _is_pair(records) or not isinstance(records, Iterable):
         raise TypeError("records: it takes a list, as in [b'tea'] or [(b'key', b'tea')]")
     pairs = [_pair(each) for each in records]
     if not pairs:
@@ -228,10 +229,16 @@ async def write(core: Core, name: str, records: Iterable[Sent], partition: int) 
     return (await leader.partitions.append(topic, partition, record_batch.build(contents))).base_offset
 
 
+def _is_pair(given: object) -> TypeGuard[tuple[bytes | None, bytes | None]]:
+    return (
+        isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, bytes | None) for each in given)
+    )
+
+
 def _pair(record: Sent) -> tuple[bytes | None, bytes | None]:
     """Key and value. Raises TypeError if it is not a record."""
     pair = (None, record) if isinstance(record, bytes) else record
-    if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(each, bytes | None) for each in pair):
+    if _is_pair(pair):
         return pair
     raise TypeError(
         f"records: {record!r} is not a record: it takes a value in bytes, or a tuple of key and value"

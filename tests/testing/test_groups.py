@@ -371,7 +371,7 @@ async def test_topics_and_their_records(broker: AsyncBroker) -> None:
             TypeError, match=r"^records: .* is not a record: it takes a value in bytes, or a tuple of"
         ):
             await broker.produce("orders", [wrong])  # type: ignore[list-item]
-    for wrong in (b"v", "v", {b"k": b"v"}, 5):
+    for wrong in (b"v", "v", {b"k": b"v"}, 5, (b"k", b"v")):
         with pytest.raises(TypeError, match=r"^records: it takes a list"):
             await broker.produce("orders", wrong)  # type: ignore[arg-type]
 
