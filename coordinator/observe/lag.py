@@ -33,6 +33,8 @@ PARTITIONS_MAX: Final = 20_000
 shows as many committed offsets."""
 _POINTS_MAX: Final = 64
 _CHECKED_AT_ONCE: Final = 1_000
+_LOOKED_AT_ONCE: Final = 100
+"""Closed logs are opened one after the other, each of which may take 10 ms from a slow disk."""
 
 Committed = Mapping[TopicPartition, CommittedOffset]
 
@@ -196,30 +198,49 @@ class Lag:
     async def read(self, group_ids: Iterable[str]) -> None:
         """Read the ends of these groups' partitions that are not known yet. If a store or disk does not
         respond, nothing is raised and the ends stay unchanged."""
-        async with self._one_at_a_time:
-            wanted = await self._partitions(list(group_ids))
-            now_ms = self._clock.now_ms()
-            self._forget_old(now_ms)
-            unknown = []
-            for each in wanted:
-                bounds = self._known(each)
-                if bounds is not None:
-                    self._note(each, bounds[1], now_ms)
-                elif not self._fresh(each, now_ms):
-                    unknown.append(each)
-            if not unknown:
-                return
-            try:
-                found = await self._look(unknown)
-            except (OSError, StoreError) as error:
-                _log.warning("cannot read log end offsets", why=str(error))
-                return
-            for each, looked in zip(unknown, found, strict=True):
-                if isinstance(looked, KafkaError):
-                    if each not in self._histories:
-                        self._unreadable.add(each)
-                elif looked is not None:
-                    self._note(each, looked[1], self._clock.now_ms())
+        wanted = await self._partitions(list(group_ids))
+        noted_ms = self._clock.now_ms()
+        self._forget_old(noted_ms)
+        unknown = self._note_known(wanted)
+        for start in range(0, len(unknown), _LOOKED_AT_ONCE):
+            async with self._one_at_a_time:  # for each piece: nobody waits for all that another one reads
+                if not await self._read_unknown(unknown[start : start + _LOOKED_AT_ONCE]):
+                    return
+            if self._clock.now_ms() >= noted_ms + SAMPLE_MS:
+                noted_ms = self._clock.now_ms()
+                self._note_known(wanted)
+
+    def _note_known(self, partitions: Sequence[PartitionId]) -> list[PartitionId]:
+        """Note the ends that are known; returns the partitions whose ends are to be looked up."""
+        now_ms = self._clock.now_ms()
+        unknown = []
+        for each in partitions:
+            bounds = self._known(each)
+            if bounds is not None:
+                self._note(each, bounds[1], now_ms)
+            elif not self._fresh(each, now_ms):
+                unknown.append(each)
+        return unknown
+
+    async def _read_unknown(self, partitions: Sequence[PartitionId]) -> bool:
+        """False if a store or disk does not respond."""
+        unknown = self._note_known(partitions)
+        if not unknown:
+            return True
+        try:
+            found = await self._look(unknown)
+        except (OSError, StoreError) as error:
+            _log.warning("cannot read log end offsets", why=str(error))
+            return False
+        for each, looked in zip(unknown, found, strict=True):
+            # What is known now may have been noted meanwhile, and is never older than what the look found.
+            bounds = self._known(each) or looked
+            if isinstance(bounds, KafkaError):
+                if each not in self._histories:
+                    self._unreadable.add(each)
+            elif bounds is not None:
+                self._note(each, bounds[1], self._clock.now_ms())
+        return True
 
     async def _partitions(self, group_ids: Sequence[str]) -> list[PartitionId]:
         wanted: dict[PartitionId, None] = {}

@@ -229,6 +229,47 @@ async def test_sampling_goes_on_after_a_request_that_gave_up(
     assert world.lag.total(GROUP) == 3
 
 
+async def test_nobody_waits_for_all_that_another_reads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(250):
+        world.log("t", partition, 10, open=False)
+        world.commit(4, partition=partition, group_id="large")
+    world.log("u", 0, 10, open=False)
+    world.commit(7, "u", group_id="small")
+    world.log("u", 1, 10)
+    world.commit(10, "u", 1, group_id="large")
+    opened = asyncio.Semaphore(0)
+
+    async def look(partitions: Sequence[PartitionId]) -> list[Looked]:
+        for _ in partitions:
+            await opened.acquire()
+        return await world.look(partitions)
+
+    def open_more(count: int) -> None:
+        for _ in range(count):
+            opened.release()
+
+    with monkeypatch.context() as slow:
+        slow.setattr(world.lag, "_look", look)
+        large = asyncio.create_task(world.lag.read(["large"]))
+        await until(lambda: world.lag._one_at_a_time.locked(), "the first look")
+        small = asyncio.create_task(world.lag.read(["small"]))
+        await turns()
+        world.log("u", 1, 20)
+        world.clock.advance(SAMPLE_MS)
+        open_more(100 + 1)
+        await until(small.done, "the lag of the small group")
+        assert world.lag.total("small") == 3
+        await turns()
+        assert world.lag.total("large") is None
+        world.log("u", 1, 30)
+        world.commit(20, "u", 1, group_id="large")
+        # The ends that are known were sampled meanwhile, five seconds after the read began.
+        assert [each.seconds for each in world.lag.of("large") if each.topic == "u"] == [0.0]
+        open_more(150)
+        await large
+    assert world.lag.total("large") == 250 * 6 + 10
+
+
 async def test_the_lag_in_seconds_while_somebody_asks(world: World) -> None:
     world.log("t", 0, 10)
     world.commit(10)
