@@ -120,8 +120,8 @@ async def test_a_claim_without_room_leaves_every_lease_as_it_was(
 # --- the reserve ----------------------------------------------------------------------------------
 
 
-async def test_a_reserve_is_given_up_to_its_end(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path / "store.reserve")
+async def test_a_reserve_is_given_up_to_its_end(tmp_path: Path, clock: StoreClock) -> None:
+    reserve = Reserve(tmp_path / "store.reserve", clock)
     assert not reserve.give()
     reserve.fill()
     times = 0
@@ -129,3 +129,22 @@ async def test_a_reserve_is_given_up_to_its_end(tmp_path: Path) -> None:
         times += 1
     assert times == 16
     assert reserve.path.stat().st_size == 0
+
+
+async def test_a_used_reserve_is_filled_by_whatever_is_written_later(
+    store: SqliteStore, grant: Grant, clock: StoreClock, tmp_path: Path
+) -> None:
+    reserve = tmp_path / "store.reserve"
+    before = reserve.stat().st_size
+    await make_room(store)
+    await store.create_topic(TopicRow(UUID(int=1), "t", 1))
+    await take_all_room(store)
+    with pytest.raises(StoreFull):
+        await store.delete_topic(UUID(int=1))
+    assert reserve.stat().st_size == 0
+    await make_room(store)
+    assert await append(store, grant, b"soon", b"v") is Outcome.WRITTEN
+    assert reserve.stat().st_size == 0, "what has just been given is not taken back at once"
+    clock.advance(60_000)
+    assert await append(store, grant, b"later", b"v") is Outcome.WRITTEN
+    assert reserve.stat().st_size == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from shutil import disk_usage
@@ -12,27 +13,36 @@ _BYTES: Final = 1024 * 1024
 _GIVEN_BYTES: Final = 65_536
 """What a change of a topic or its configs takes, and more."""
 _PLENTY_BYTES: Final = 16 * _BYTES
+_AGAIN_MS: Final = 60_000
 
 
 class Reserve:
     """A file that is there for its size, and shrinks a little each time its room is needed. Blocks; for the
     store's writing thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
         self.path = path
+        self._now_ms = now_ms
+        self._again_ms: int | None = None
+        """When `refill` tries; None: nothing is missing."""
 
     def fill(self) -> None:
         """Make it as large as it should be, where there is plenty of room for that."""
         missing = _BYTES - self._size()
-        if missing <= 0:
-            return
         with suppress(OSError):
-            if disk_usage(self.path.parent).free >= _PLENTY_BYTES:
+            if missing > 0 and disk_usage(self.path.parent).free >= _PLENTY_BYTES:
                 with self.path.open("ab", buffering=0) as file:
                     file.write(os.urandom(missing))  # some file systems store no zeros
+        self._again_ms = None if self._size() >= _BYTES else self._now_ms() + _AGAIN_MS
+
+    def refill(self) -> None:
+        """To be called often: fill it a minute after it was last needed, or could not be filled."""
+        if self._again_ms is not None and self._now_ms() >= self._again_ms:
+            self.fill()
 
     def give(self) -> bool:
         """Give some of it back to the file system; False if nothing is left."""
+        self._again_ms = self._now_ms() + _AGAIN_MS
         size = self._size()
         if not size:
             return False

@@ -141,7 +141,7 @@ class SqliteStore:
                 raise _failure("opening", path, error) from error
             self._revision = statements.meta.revision(reading)
             undo.pop_all()
-        reserve = Reserve(directory.reserve_path)
+        reserve = Reserve(directory.reserve_path, self._now_ms)
         reserve.fill()
         return _Files(directory, writing, reading, counts, statements.leases.KnownLeases(), reserve)
 
@@ -399,23 +399,18 @@ def _transact(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
         raise
     except Exception as error:
         raise _failure("writing to", files.directory.store_path, error) from error
+    files.reserve.refill()
     return result
 
 
 def _transact_reserved(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
     """As `_transact`, for what may make room: a deleted topic, a shorter retention."""
-    given = False
     while True:
         try:
-            result = _transact(files, apply)
+            return _transact(files, apply)
         except StoreFull:
             if not files.reserve.give():
                 raise
-            given = True
-        else:
-            if not given:
-                files.reserve.fill()
-            return result
 
 
 def _failure(doing: str, path: Path, error: Exception) -> StoreError:
