@@ -42,14 +42,18 @@ from muster.protocol.messages.acls import (
 )
 from muster.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
 from muster.protocol.messages.cluster import DescribeLogDirsResponse
-from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
 from muster.protocol.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
 from muster.protocol.messages.group_admin import ListGroupsRequest
 from muster.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
-from muster.protocol.messages.offsets import OffsetFetchRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from muster.protocol.messages.topics import DeleteTopicsRequest
 from muster.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
@@ -400,6 +404,65 @@ async def test_however_many_are_named_no_turn_of_the_loop_decides_on_all(
     assert set(error_codes(answer)) - {0} == found
     assert look_ups.total >= MANY
     assert look_ups.most <= 1_000
+
+
+async def test_however_many_topics_are_told_of_no_turn_of_the_loop_decides_on_all(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = sorted(f"seen{number}" for number in range(1_500))
+    for name in [*names, "hidden"]:
+        await broker.catalogue.create(name, partitions=1)
+    begin = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+    Topic, Partition = OffsetCommitRequest.Topic, OffsetCommitRequest.Partition
+    committed = [
+        Topic(
+            name=name,
+            partitions=[Partition(partition_index=0, committed_offset=1, committed_metadata="")],
+        )
+        for name in [*names, "hidden"]
+    ]
+    async with await as_user(broker, "admin") as wire:
+        begun = await wire.call(begin, 4)
+        add = adding([*names, "hidden"], [0])
+        add.v3_and_below_producer_id = begun.producer_id
+        add.v3_and_below_producer_epoch = begun.producer_epoch
+        commit_all = OffsetCommitRequest(group_id="offsets", member_id="", topics=committed)
+        for answer in (
+            await wire.call(add, 3),
+            await wire.call(commit_all, 8),
+            await wire.call(beat_with(names), 1),
+        ):
+            assert set(error_codes(answer)) == {0}
+    await give(
+        broker,
+        SEEN,
+        READ_G,
+        creation(Operation.READ, ResourceType.GROUP, "offsets"),
+        creation(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x"),
+    )
+    look_ups = LookUps(monkeypatch)
+    group = OffsetFetchRequest.Group(group_id="offsets", topics=None)
+    describe_groups = ConsumerGroupDescribeRequest(group_ids=["g"] * 3, include_authorized_operations=False)
+    async with await as_user(broker) as wire:
+        fetched = await wire.call(OffsetFetchRequest(groups=[group]), 9)
+        assert sorted(each.name for each in fetched.groups[0].topics) == names
+        fetched = await wire.call(OffsetFetchRequest(group_id="offsets", topics=None), 7)
+        assert sorted(each.name for each in fetched.topics) == names
+        fetched = await wire.call(OffsetFetchRequest(groups=[group] * 3), 9)
+        assert [len(each.topics) for each in fetched.groups] == [len(names)] * 3
+        assert look_ups.total >= 5 * len(names)
+        most = {"fetch": look_ups.most}
+        look_ups.most = 0
+        described = await wire.call(describe_groups, 1)
+        assert [each.error_code for each in described.groups] == [0] * 3
+        assert {len(each.members[0].assignment.topic_partitions) for each in described.groups} == {len(names)}
+        most["group"], look_ups.most = look_ups.most, 0
+        told = await wire.call(DescribeTransactionsRequest(transactional_ids=["x"] * 3), 0)
+        assert [sorted(topic.topic for topic in each.topics) for each in told.transaction_states] == [
+            names
+        ] * 3
+        most["transaction"] = look_ups.most
+    assert {what: count for what, count in most.items() if count > 1_000} == {}
 
 
 @pytest.mark.parametrize("count", [1_000, 1_001, MANY])

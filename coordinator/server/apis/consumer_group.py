@@ -10,7 +10,7 @@ from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api, Repeated
-from muster.coordinator.server.apis.several import several
+from muster.coordinator.server.apis.several import Turns, several
 from muster.coordinator.server.names import Listed, Names, itself
 from muster.coordinator.server.needs import Asking, Needs, every_topic, group, groups
 from muster.coordinator.server.refusal import Each, Refusal, entry
@@ -70,13 +70,23 @@ async def consumer_group_describe(
             )
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = rights.operations(ResourceType.GROUP, group_id)
-        if not all(rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in _topics(group)):
-            why = "a member has partitions of a topic that this client may not describe"
-            hidden = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why)
-            return entry(type(group), context.api_version, hidden, group_id=group_id, **_NO_EPOCHS)
         return group
 
-    return ConsumerGroupDescribeResponse(groups=await several(describe, request.group_ids))
+    turns = Turns()
+
+    async def shown(
+        group: ConsumerGroupDescribeResponse.DescribedGroup,
+    ) -> ConsumerGroupDescribeResponse.DescribedGroup:
+        for name in _topics(group):
+            await turns.next()
+            if not rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                why = "a member has partitions of a topic that this client may not describe"
+                hidden = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why)
+                return entry(type(group), context.api_version, hidden, group_id=group.group_id, **_NO_EPOCHS)
+        return group
+
+    described = await several(describe, request.group_ids)
+    return ConsumerGroupDescribeResponse(groups=[await shown(group) for group in described])
 
 
 def _topics(group: ConsumerGroupDescribeResponse.DescribedGroup) -> set[str]:

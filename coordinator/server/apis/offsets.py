@@ -126,10 +126,11 @@ def offset_fetch(
     error."""
     if context.api_version < _GROUPS_FROM:
         request.groups = [_the_group(request)]
-    if len(request.groups) != 1 or len(request.groups[0].topics or ()) > IN_A_TURN:
+    asked = request.groups[0] if len(request.groups) == 1 else None
+    if asked is None or asked.topics is None or len(asked.topics) > IN_A_TURN:
         return _fetch_in_turns(broker, request, context, answered)
-    fetch = _Fetch(broker, request.groups[0], request.require_stable, context)
-    for each in fetch.asked.topics or ():
+    fetch = _Fetch(broker, asked, request.require_stable, context)
+    for each in asked.topics:
         fetch.add(each)
     answer = broker.runtime.call_at_once(
         fetch.asked.group_id,
@@ -173,16 +174,17 @@ async def _fetch_each(
             return error
         return answer
 
+    answers = await several(answer_to, fetches)
+    for fetch, answer in zip(fetches, answers, strict=True):
+        await fetch.leave_out(answer, turns)
     if context.api_version < _GROUPS_FROM:
-        response = fetches[0].response(await answer_to(fetches[0]))
+        response = fetches[0].response(answers[0])
         if isinstance(response, KafkaError):
             raise response
         return response
-
-    async def of_group(fetch: _Fetch) -> OffsetFetchResponse.Group:
-        return fetch.whole(await answer_to(fetch))
-
-    return OffsetFetchResponse(groups=await several(of_group, fetches))
+    return OffsetFetchResponse(
+        groups=[fetch.whole(answer) for fetch, answer in zip(fetches, answers, strict=True)]
+    )
 
 
 _fetch_in_turns: Final = awaited(_fetch_each, "OffsetFetch")
@@ -230,6 +232,18 @@ class _Fetch:
             )
         )
 
+    async def leave_out(self, answer: object, turns: Turns) -> None:
+        """Leave out of the group's answer the topics that the client has not named and may not see."""
+        if self.request.topics is not None or isinstance(answer, KafkaError):
+            return
+        group = cast(OffsetFetchResponse.Group, answer)
+        seen: list[OffsetFetchResponse.Group.Topics] = []
+        for each in group.topics:
+            await turns.next()
+            if self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.name, logged=False):
+                seen.append(each)
+        group.topics = seen
+
     def response(self, answer: object) -> OffsetFetchResponse | KafkaError:
         """The response, if this is the only group that is asked about."""
         if self._context.api_version < _GROUPS_FROM:
@@ -264,12 +278,6 @@ class _Fetch:
         group = cast(OffsetFetchResponse.Group, answer)
         if group.error_code:
             return group
-        if self.request.topics is None:
-            group.topics = [
-                each
-                for each in group.topics
-                if self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.name, logged=False)
-            ]
         if self._by_id:
             group.topics = _identified(self._broker, group.topics)
         group.topics += self._refused

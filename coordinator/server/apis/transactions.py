@@ -280,14 +280,18 @@ async def describe_transactions(
             )
         except KafkaError as error:
             return entry(Described, context.api_version, error, transactional_id=transactional_id)
-        told.topics = [
-            each
-            for each in told.topics
-            if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.topic, logged=False)
-        ]
         return told
 
-    return DescribeTransactionsResponse(transaction_states=await several(describe, request.transactional_ids))
+    described = await several(describe, request.transactional_ids)
+    turns = Turns()
+    for told in described:
+        seen: list[DescribeTransactionsResponse.TransactionState.TopicData] = []
+        for each in told.topics:
+            await turns.next()
+            if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.topic, logged=False):
+                seen.append(each)
+        told.topics = seen
+    return DescribeTransactionsResponse(transaction_states=described)
 
 
 async def list_transactions(
