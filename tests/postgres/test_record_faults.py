@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import record_database, record_statements
+from muster.coordinator.storage.postgres.eras import Eras
+from muster.coordinator.storage.postgres.record_database import RecordDatabase
 from muster.coordinator.storage.postgres.record_statements import Change, Changed
 from muster.coordinator.storage.postgres.record_storage import Rows
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreBusy
@@ -452,6 +454,98 @@ def test_who_is_refused_a_further_connection_waits_for_one_that_is_in_use(
         go_on.set()
         assert {each.result() for each in both} == there, "none was dropped"
     database.close()
+
+
+class Full:
+    """Connections to no database, which gives no further one while it is `full`; one is in use until
+    `go_on`."""
+
+    def __init__(self) -> None:
+        self.database = RecordDatabase("db", self._connect, cast(Eras, self))
+        self.full, self.refused, self.go_on = threading.Event(), threading.Event(), threading.Event()
+        self.current = 0
+
+    async def _connect(self) -> Any:
+        if self.full.is_set():
+            self.refused.set()
+            raise StoreBusy("too many clients") from TooMany()
+        return Unused()
+
+    async def check(self, connection: Any) -> int:
+        return self.current
+
+    def hold(self, threads: ThreadPoolExecutor) -> Future[None]:
+        entered = threading.Event()
+
+        async def held(connection: Any) -> None:
+            entered.set()
+            await asyncio.to_thread(self.go_on.wait, RECOVERY_SECONDS_MAX)
+
+        holding = threads.submit(self.database.run, held, repeatable=False)
+        assert entered.wait(RECOVERY_SECONDS_MAX)
+        self.full.set()
+        return holding
+
+    def ask(self) -> str:
+        async def quick(connection: Any) -> str:
+            return "answered"
+
+        return self.database.run(quick, repeatable=False)
+
+
+class Unused:
+    """A connection on which nothing is called."""
+
+    def is_closed(self) -> bool:
+        return False
+
+    def terminate(self) -> None:
+        pass
+
+    async def close(self, timeout: float) -> None:
+        pass
+
+
+class TooMany(Exception):
+    sqlstate = "53300"
+
+
+@pytest.fixture
+def full() -> Iterator[Full]:
+    full = Full()
+    yield full
+    full.go_on.set()
+    full.database.close()
+
+
+def test_who_is_refused_a_further_connection_asks_again(full: Full) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        holding = full.hold(threads)
+        others = [threads.submit(full.ask) for _ in range(3)]
+        try:
+            assert full.refused.wait(RECOVERY_SECONDS_MAX)
+            full.full.clear()
+            assert [each.result() for each in others] == ["answered"] * 3
+            assert not holding.done()
+        finally:
+            full.go_on.set()
+
+
+def test_who_waits_in_vain_for_a_connection_in_use_keeps_nobody_from_the_database(
+    full: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        holding = full.hold(threads)
+        try:
+            with monkeypatch.context() as impatient:
+                impatient.setattr(record_database, "_CALL_TIMEOUT_S", 0.1)
+                with pytest.raises(OSError, match="no answer"):
+                    full.ask()
+            full.full.clear()
+            assert full.ask() == "answered"
+            assert not holding.done()
+        finally:
+            full.go_on.set()
 
 
 _PROGRAM = """

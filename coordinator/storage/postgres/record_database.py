@@ -108,11 +108,18 @@ class RecordDatabase:
     # --- in the thread ----------------------------------------------------------------------------
 
     async def _run(self, call: Call[_T], repeatable: bool, era: int | None) -> _T:
+        in_line = True  # for a connection in use, so that the time tells nothing about the database
         try:
             async with asyncio.timeout(_CALL_TIMEOUT_S), self._free:
                 attempt = 1
                 while True:
-                    connection, era_there = await self._connection()
+                    in_line = False
+                    found = await self._connection()
+                    if found is None:
+                        in_line = True
+                        await self._chance()
+                        continue
+                    connection, era_there = found
                     if era is not None and era != era_there:
                         self._give_back(connection, era_there)
                         raise Fenced(f"{self.path}: the database has failed over since the log was opened")
@@ -125,7 +132,8 @@ class RecordDatabase:
                     attempt += 1
         except TimeoutError:
             why = f"{self.path}: no answer within {_CALL_TIMEOUT_S:g} s"
-            self._note_away(why)
+            if not in_line:
+                self._note_away(why)
             raise OSError(why) from None
         except Exception as error:
             if getattr(error, "sqlstate", None) == _DISK_FULL:
@@ -159,34 +167,41 @@ class RecordDatabase:
         self._taken -= 1
         self._changed.set()
 
-    async def _connection(self) -> tuple[asyncpg.Connection[Any], int]:
-        """An idle connection or a new one. If the server refuses it while there are others, the first of
-        those that becomes idle."""
+    async def _connection(self) -> tuple[asyncpg.Connection[Any], int] | None:
+        """An idle connection or a new one. None if the server refuses it while there are others: wait for a
+        `_chance`."""
         loop = asyncio.get_running_loop()
-        while True:
-            while self._idle:
-                connection, era = self._idle.pop()
-                if era != self.eras.current:
-                    connection.terminate()
-                elif not connection.is_closed():
-                    self._taken += 1
-                    return connection, era
-            if loop.time() < self._away_until:
-                raise ConnectionError(self._away_why)
-            if not self._taken or loop.time() >= self._full_until:
+        while self._idle:
+            connection, era = self._idle.pop()
+            if era != self.eras.current:
+                connection.terminate()
+            elif not connection.is_closed():
                 self._taken += 1
-                try:
-                    return await self._new()
-                except BaseException as error:
-                    self._let_go()
-                    if not isinstance(error, Exception):
-                        raise
-                    if not (_is_refusal(error) and (self._taken or self._idle)):
-                        self._note_away(str(error))
-                        raise
-                    self._full_until = loop.time() + _FULL_S
-            else:
-                self._changed.clear()
+                return connection, era
+        if loop.time() < self._away_until:
+            raise ConnectionError(self._away_why)
+        if self._taken and loop.time() < self._full_until:
+            return None
+        self._taken += 1
+        try:
+            return await self._new()
+        except BaseException as error:
+            self._let_go()
+            if not isinstance(error, Exception):
+                raise
+            if not (_is_refusal(error) and (self._taken or self._idle)):
+                self._note_away(str(error))
+                raise
+            self._full_until = loop.time() + _FULL_S
+            return None
+
+    async def _chance(self) -> None:
+        """Wait until one of those in use is idle or gone, or the server may be asked for a further one."""
+        if self._idle or not self._taken:
+            return
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._full_until):
                 await self._changed.wait()
 
     async def _new(self) -> tuple[asyncpg.Connection[Any], int]:
