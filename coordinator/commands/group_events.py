@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from muster import durations
@@ -18,6 +18,7 @@ from muster.client.fetch.requests import FetchSettings
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
+from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands.group_views import members_of
 from muster.coordinator.commands.options import any_name
 from muster.coordinator.commands.run import Failed
@@ -29,6 +30,8 @@ TOPIC: Final = "__group_events"
 _INT32_MIN: Final = -(2**31)
 _AT_ONCE: Final = 5_000
 _WAIT_S: Final = 0.5
+_APART_MS: Final = 60_000
+"""How far the clocks of machines may be apart."""
 _MEMBERS_S: Final = 5.0
 """How long to wait for a group's members; the recorded events usually identify them."""
 
@@ -65,7 +68,7 @@ class GroupEvents:
         self._fetcher = Fetcher(self._cluster, FetchSettings(reset=FROM_EARLIEST))
         self._fetcher.set_assigned([self._where])
         self._fetcher.seek(self._where, Position(end if start is None else start))
-        entries: list[Entry] = []
+        entries: list[tuple[Entry, int]] = []
         position, moved = self._position, deadline(0)
         while position < end:
             entries += await self._poll()
@@ -76,12 +79,12 @@ class GroupEvents:
                     f"timed out after {self._timeout_s:g} s waiting for records of {self._where}; "
                     "--timeout sets how long"
                 )
-        return entries
+        return dated(entries, wall_ms())
 
     async def follow(self) -> AsyncIterator[list[Entry]]:
         """Yields events written after those read, now and then none; never ends."""
         while True:
-            yield await self._poll()
+            yield dated(await self._poll(), wall_ms())
 
     async def members(self) -> list[Member] | None:
         """The current members; None if unknown, for example when the group is gone."""
@@ -127,22 +130,36 @@ class GroupEvents:
         position = self._fetcher.position(self._where)
         return -1 if position is None else position.offset
 
-    async def _poll(self) -> list[Entry]:
+    async def _poll(self) -> list[tuple[Entry, int]]:
+        """Entries, and the timestamps of their records."""
         assert self._fetcher is not None
         batches = await self._fetcher.poll(_AT_ONCE, _WAIT_S)
         for error, since in self._fetcher.troubles.values():
             if deadline(-self._timeout_s) > since:
                 raise error
         key = self._group.encode()
-        entries: list[Entry] = []
+        entries: list[tuple[Entry, int]] = []
         for batch in batches:
             for record in batch.records:
                 if record.key in (None, key) and record.value is not None:
                     try:
-                        entries.append(Entry.from_json(record.value))
+                        entries.append((Entry.from_json(record.value), record.timestamp))
                     except ValueError:
                         continue  # not written by muster, or by a version unknown here
         return entries
+
+
+def dated(entries: Sequence[tuple[Entry, int]], now_ms: int) -> list[Entry]:
+    """Entries with the timestamps of their records, which are right where the broker's clock was behind.
+    Times do not go back for that: a date that is later than what followed was wrong, and the clock right."""
+    found: list[Entry] = []
+    latest_ms = now_ms
+    for entry, at_ms in reversed(entries):
+        if entry.at_ms < at_ms <= latest_ms + _APART_MS:
+            entry = entry.dated(max(min(at_ms, latest_ms), entry.at_ms))
+        latest_ms = min(latest_ms, entry.at_ms)
+        found.append(entry)
+    return found[::-1]
 
 
 def partition_of(group: str, partitions: int) -> int:

@@ -181,7 +181,7 @@ class _Journal:
                 batches = await self._fetcher.poll(_AT_ONCE, 0.1 if behind else 0.0)
                 records = [each for batch in batches for each in batch.records]
                 taken += len(records)
-                self._count((each.key, each.value) for each in records)
+                self._count((each.key, each.value, each.timestamp) for each in records)
                 if not records and (not behind or deadline(0) >= until):
                     return
         except KafkaError as error:
@@ -216,8 +216,8 @@ class _Journal:
                 return True
         return False
 
-    def _count(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        for key, value in records:
+    def _count(self, records: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
+        for key, value, at_ms in records:
             if key is None or value is None or _COMPLETED not in value:
                 continue
             try:
@@ -227,7 +227,7 @@ class _Journal:
             if entry.type != "rebalance_completed" or entry.group is None:
                 continue
             if not self._wanted or entry.group in self._wanted:
-                self._completed[entry.group].append(entry.at_ms)
+                self._completed[entry.group].append(at_ms)
 
     def _forget_old(self) -> None:
         since_ms = wall_ms() - _REBALANCES_WINDOW_MS

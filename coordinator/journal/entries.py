@@ -28,6 +28,9 @@ COMMON: Final = (
 )
 """The fields of every entry, in the order they are written."""
 
+MOMENTS: Final = ("started_ms", "until_ms", "expires_ms")
+"""The types' own fields that are moments, not durations, by the same clock as `at_ms`."""
+
 CUT: Final = "cut"
 """Field of an entry whose lists were cut: the full length of each."""
 
@@ -76,7 +79,7 @@ class Entry(NamedTuple):
 
     type: str
     at_ms: int
-    """Epoch milliseconds."""
+    """Epoch milliseconds by the broker's clock, which is behind the date after a suspend."""
     broker: int
     """Node id of the broker that wrote it."""
     shard: int
@@ -139,6 +142,12 @@ class Entry(NamedTuple):
             reason=_optional(value, "reason", str),
             data={name: each for name, each in value.items() if name not in COMMON},
         )
+
+    def dated(self, at_ms: int) -> Entry:
+        """The entry, with all its times moved so that it happened at `at_ms`."""
+        by_ms = at_ms - self.at_ms
+        moved = {name: each + by_ms for name in MOMENTS if isinstance(each := self.data.get(name), int)}
+        return self._replace(at_ms=at_ms, data={**self.data, **moved})
 
     def members(self, field: str) -> list[Member]:
         """A field that lists members; empty if the entry lacks it. Raises ValueError."""

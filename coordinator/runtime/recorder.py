@@ -26,6 +26,8 @@ _TAIL: Final = 60
 _MEMBERS_MAX: Final = 100
 _ELEMENTS_MAX: Final = 1_000
 """Of a list; lists of members are limited to `_MEMBERS_MAX`."""
+_BEHIND_MS: Final = 1_000
+"""A clock that is behind the date by less keeps time."""
 _LISTS_OF_MEMBERS: Final = frozenset({"waiting_for", "dropped"})
 
 
@@ -39,16 +41,19 @@ class Recorder:
         *,
         stored: bool = True,
         lag: Callable[[str], Mapping[str, Any]] = lambda group_id: {},
+        behind_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`stored`: whether entries are stored as well (the setting group.events). `lag` is called at the end
         of a group's rebalance for the entry's fields `lag_before`, `lag` and `lag_partitions`, as far as
-        they are known."""
+        they are known. `behind_ms` tells how far the clock that entries' times are from is behind the date,
+        as after a suspend: rows have the date."""
         self.journal = journal
         self.stored = stored
         self.dropped = 0
         """Number of entries not stored, since there was no room or the store did not answer."""
         self.broker = broker
         self._lag = lag
+        self._behind_ms = behind_ms
 
     def of_events(self, shard: int, events: Sequence[Event]) -> list[Entry]:
         """Turn a shard's events into entries."""
@@ -117,10 +122,13 @@ class Recorder:
         rows: list[JournalRow] = []
         if not self.stored:
             return rows
+        behind_ms = self._behind_ms()
+        if behind_ms < _BEHIND_MS:
+            behind_ms = 0
         for entry in entries:
             key = None if entry.group is None else entry.group.encode("utf-8", "replace")
             try:
-                rows.append(JournalRow(entry.at_ms, key, entry.to_json()))
+                rows.append(JournalRow(entry.at_ms + behind_ms, key, entry.to_json()))
             except (TypeError, ValueError) as error:
                 self._not_noted(error)
         return rows

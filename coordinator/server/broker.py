@@ -137,6 +137,7 @@ class Broker:
             self.journal,
             stored=settings.group_events,
             lag=lambda group_id: self._recovery.of_rebalance(group_id),
+            behind_ms=lambda: self.clock.date_ms() - self.clock.now_ms(),
         )
         self._store = PausableStore(shared.store)
         store = self._store.as_store()

@@ -97,7 +97,7 @@ class Grant(NamedTuple):
 
 
 class JournalRow(NamedTuple):
-    """An event, for readers of the lease's journal; `at_ms` is epoch time by the writer's clock."""
+    """An event, for readers of the lease's journal; `at_ms` is the date, in epoch ms, at the writer."""
 
     at_ms: int
     key: bytes | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import random
 import re
 import signal
 import subprocess
@@ -15,9 +16,11 @@ import time
 import pytest
 
 from muster.client import Consumer
-from muster.coordinator.commands.group_events import partition_of
+from muster.coordinator.commands.group_events import dated, partition_of
 from muster.coordinator.commands.group_timeline import _Told
+from muster.coordinator.journal.entries import MOMENTS, Entry
 from muster.coordinator.journal.explain.timing import Awaited
+from muster.coordinator.journal.schema import TYPES
 from muster.coordinator.testing import Broker, Cluster
 from tests.cli.running import DEADLINE_S, Muster, environment, started
 from tests.journal.explain.writing import WEB_2, WEB_3, Life
@@ -45,6 +48,47 @@ def recorded(muster: Muster, kind: str, group_id: str = "billing") -> None:
         if any(each["type"] == kind for each in ended.lines):
             return
     raise AssertionError(f"no {kind} in {ended}")
+
+
+T0, HOURS_MS = 1_767_276_192_412, 7_200_000
+
+
+def dates(*entries: tuple[int, int], now_ms: int) -> list[int]:
+    """When entries seem to have happened, from the broker's clock and the date of each; ms since T0."""
+    told = [(Entry("group_created", T0 + at_ms, 1, 0, "g", 1), T0 + date_ms) for at_ms, date_ms in entries]
+    return [each.at_ms - T0 for each in dated(told, T0 + now_ms)]
+
+
+def test_entries_have_the_date_where_the_broker_s_clock_was_behind() -> None:
+    suspended = [(0, 0), (1_000, HOURS_MS + 1_000), (2_000, HOURS_MS + 2_000)]
+    assert dates(*suspended, now_ms=HOURS_MS + 3_000) == [0, HOURS_MS + 1_000, HOURS_MS + 2_000]
+    # It was restarted, and has the date again.
+    restarted = [*suspended, (HOURS_MS + 4_000, HOURS_MS + 4_000)]
+    assert dates(*restarted, now_ms=HOURS_MS + 5_000) == [date_ms for _, date_ms in restarted]
+
+
+def test_a_date_that_was_wrong_for_a_while_changes_no_duration() -> None:
+    wrong = [(0, 0), (1_000, HOURS_MS + 1_000), (2_000, HOURS_MS + 2_000), (3_000, 3_000)]
+    assert dates(*wrong, now_ms=4_000) == [0, 1_000, 2_000, 3_000]
+    assert dates(*wrong[:3], now_ms=4_000) == [0, 1_000, 2_000], "it was corrected since"
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    for _ in range(100):
+        clock = sorted(dice.randrange(100_000) for _ in range(20))
+        entries = [(at_ms, at_ms + dice.choice([0, 1_000, 30_000, HOURS_MS])) for at_ms in clock]
+        told = dates(*entries, now_ms=100_000)
+        assert told == sorted(told)
+        assert all(at_ms <= each for at_ms, each in zip(clock, told, strict=True))
+
+
+def test_all_moments_of_an_entry_are_moved() -> None:
+    for each in TYPES:
+        moments = {field.name for field in each.fields if "epoch ms" in field.text}
+        assert moments <= set(MOMENTS)
+    entry = Entry("t", 1_000, 1, 0, "g", 1, data={"until_ms": 5_000, "expires_ms": None, "join_ms": 300})
+    moved = entry.dated(3_000)
+    assert (moved.at_ms, moved.data) == (3_000, {"until_ms": 7_000, "expires_ms": None, "join_ms": 300})
 
 
 def test_why_a_group_rebalanced(muster: Muster, broker: Broker) -> None:

@@ -242,9 +242,10 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_one_look(broker: Broker) -> Non
 async def test_only_recent_rebalances_of_shown_groups_are_remembered() -> None:
     now_ms = wall_ms()
 
-    def records(*completed: tuple[str, int]) -> Iterator[tuple[bytes, bytes]]:
+    def records(*completed: tuple[str, int]) -> Iterator[tuple[bytes, bytes, int]]:
         for group, at_ms in completed:
-            yield group.encode(), Entry("rebalance_completed", at_ms, 1, 0, group, 1).to_json()
+            entry = Entry("rebalance_completed", at_ms - 7_200_000, 1, 0, group, 1)  # its clock was behind
+            yield group.encode(), entry.to_json(), at_ms
 
     async with Cluster(parse_bootstrap("127.0.0.1:1")) as cluster:
         named, every = top_facts._Journal(cluster, ["g"]), top_facts._Journal(cluster, [])

@@ -106,7 +106,9 @@ class JournalBench(Bench):
 
     def __init__(self, *, stored: bool = True) -> None:
         self.journal = Journal()
-        self.recorder = Recorder(BROKER, self.journal, stored=stored)
+        self.recorder = Recorder(
+            BROKER, self.journal, stored=stored, behind_ms=lambda: self.clock.date_ms() - self.clock.now_ms()
+        )
         super().__init__(recorder=self.recorder)
         self.store = JournalStore(now_ms=self.clock.now_ms)
         self.runtime._store = self.runtime._appender._store = self.store
@@ -156,6 +158,17 @@ async def test_entries_are_stored_in_the_transaction_of_their_step(bench: Journa
         1,
     )
     assert bench.journal_written == [(SHARD, row.size_bytes)]
+
+
+async def test_rows_have_the_date_where_the_clock_is_behind(bench: JournalBench) -> None:
+    """After a suspend. What follows from what is told by a clock that goes on evenly."""
+    for generation, (ahead_ms, apart_ms) in enumerate([(0, 0), (999, 0), (7_200_000, 7_200_000), (0, 0)], 1):
+        bench.clock.date_ahead_ms = ahead_ms
+        await bench.ask(TellingShard.write, generation)
+        [append] = bench.store.transactions[-1]
+        [row] = append.journal
+        assert Entry.from_json(row.value).at_ms == bench.clock.now_ms()
+        assert row.at_ms == bench.clock.now_ms() + apart_ms
 
 
 async def test_entries_without_records_follow_within_a_moment_and_nobody_waits(bench: JournalBench) -> None:
