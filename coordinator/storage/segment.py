@@ -303,7 +303,8 @@ class Segment:
         where the file cannot be read further."""
         if self.newest_timestamp < timestamp:
             return None
-        for batch in self.whole_batches(self.index.position_of_time(timestamp)):
+        start = max(self.index.position_of_time(timestamp), self.index.position_of(from_offset))
+        for batch in self.whole_batches(start):
             if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= from_offset:
                 return batch
         return None

@@ -546,7 +546,8 @@ class PartitionLog:
         for segment in sorted(segments, key=lambda segment: -segment.newest_timestamp):
             if (segment.newest_timestamp, -segment.base_offset) <= (newest.timestamp, -newest.offset):
                 continue
-            for batch in self._visible(self._segments.batches(segment.base_offset)):
+            start = max(segment.base_offset, self.start_offset)
+            for batch in self._visible(self._segments.batches(start)):
                 if batch.header.base_offset >= segment.next_offset:
                     break
                 if batch.header.max_timestamp >= newest.timestamp:

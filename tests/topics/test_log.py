@@ -391,6 +391,24 @@ def test_the_newest_record_left_is_found_when_a_newer_one_is_gone(segment_bytes:
     assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(-1, -1, -1)
 
 
+@pytest.mark.files
+def test_lookups_by_time_do_not_read_what_was_deleted() -> None:
+    one = OneLog()
+    one.append(b"deleted", timestamps=[9_000])
+    one.append(b"deleted", bytes(10_000), timestamps=[9_000, 1_000])
+    one.append(b"a", b"newest left", timestamps=[2_000, 3_000])
+    one.append(b"b", timestamps=[2_500])
+    one.log.delete_records(3)
+    file = one.folder.open(one.log.segments.segments[0].log_name)
+    assert isinstance(file, MemoryFile)
+    file.contents[:HEADER_BYTES] = bytes(HEADER_BYTES)  # whoever reads them comes to a halt here
+    assert one.log.list_offset(0) == Listed(3, 2_000, 1)
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(4, 3_000, 1)
+    one.log.delete_records(-1)
+    assert one.log.list_offset(0) == Listed(-1, -1, -1)
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(-1, -1, -1)
+
+
 def test_every_leader_epoch_has_an_end() -> None:
     one = OneLog()
     for epoch, values in ((1, 2), (4, 3), (6, 1)):
