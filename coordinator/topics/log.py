@@ -613,7 +613,7 @@ class PartitionLog:
         """DeleteRecords; -1 stands for the high watermark. Returns the new log start offset. Codes 1, 44."""
         with self.lock:
             self.check_open()
-            if not self._config.deletes:
+            if self._config.compacts and not self._config.deletes:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
                     f"records of {self.name} cannot be deleted: its cleanup.policy is compact",

@@ -369,6 +369,8 @@ def list_offsets(side: Side) -> None:
     side.ask("delete of a topic that is not there", deleting(1, "none"), 2)
     side.ask("delete of a bad name", deleting(1, "a b"), 2)
     side.ask("delete of a compacted topic", deleting(0, "compacted"), 2)
+    side.configured("kept", cleanup_policy="")
+    side.ask("delete of a topic without a cleanup policy", deleting(0, "kept"), 2)
     for timestamp in (-1, -2, -3, -4, start, start + 100):
         shown = timestamp if timestamp < 0 else f"time {timestamp - start}"
         side.ask(f"after deletion, {shown}", listing(side, "t", (0, timestamp)), 11)
