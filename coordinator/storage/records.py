@@ -157,6 +157,10 @@ class RecordDraft(RecordSegment, Protocol):
     def append(self, buffers: Sequence[bytes | memoryview], header: Header) -> None:
         """Append one batch, in offset order."""
 
+    def flush(self) -> None:
+        """Store what was appended durably. It may take long, and runs beside everything else; what is not
+        flushed yet `replace` flushes."""
+
 
 class RecordLog(Protocol):
     """One partition's segments. Appended batches count in `next_offset` at once. After `commit` they survive
@@ -224,6 +228,10 @@ class RecordLog(Protocol):
 
     def sync(self) -> None:
         """Make everything committed survive a crash of the machine."""
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Note what `sync` would sync (under the caller's lock), and return a function that syncs it (called
+        without the lock). Not for a log without unsynced messages."""
 
     def roll(self) -> None:
         """Begin a new segment at the log end."""

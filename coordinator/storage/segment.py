@@ -184,6 +184,11 @@ class Segment:
         file.sync()
         self.synced_size = size
 
+    def flush(self) -> None:
+        """See `RecordDraft`."""
+        if self.synced_size < self.size:
+            self.sync(self.open_to_write())
+
     def rewrite_unsynced(self) -> None:
         """Write again what a sync that failed may have lost: the system may count what it could not write as
         written, and would then report the next sync of it as a success."""

@@ -12,7 +12,7 @@ After `sync` they survive a crash of the machine. After a crash the tail is scan
 off.
 
 All calls block. One writer at a time (under the caller's lock); readers need no lock. `seal`,
-`remove_files`, and the function that `mark` returns, run beside the writer.
+`remove_files`, and the functions that `begin_sync` and `mark` return, run beside the writer.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class SegmentLog:
         self._dirty = False  # anything appended since the last close
         self._marked_size = 0  # of the active segment
         self._rested_offset = -1
-        self._unsynced_messages = 0
-        self._names_synced = False  # the names of the segments' files
+        self._appended_messages = 0  # by this one, or found without proof that they were synced
+        self._synced_messages = 0  # of these
+        self._named: Segment | None = None  # the names of the files up to this segment's are synced
         self.limits = limits
         self.start_offset = 0
         self.cleaned_offset = 0  # see `note_cleaned`
@@ -120,7 +121,7 @@ class SegmentLog:
     @property
     def unsynced_messages(self) -> int:
         """Offsets appended since the last `sync`, or found at opening without proof that they were synced."""
-        return self._unsynced_messages
+        return self._appended_messages - self._synced_messages
 
     @property
     def unsealed(self) -> bool:
@@ -159,7 +160,7 @@ class SegmentLog:
             raise
         active.written_ms = self._now_ms()
         self._dirty = True
-        self._unsynced_messages += assigned.last_offset_delta + 1
+        self._appended_messages += assigned.last_offset_delta + 1
         self._derived.observe(assigned, batch)
         return assigned
 
@@ -168,16 +169,30 @@ class SegmentLog:
 
     def sync(self) -> None:
         """Make everything appended survive a crash of the machine."""
-        if self._unsynced_messages:
-            self._sync([*self._unsealed, self._segments[-1]])
-            self._unsynced_messages = 0
+        if self.unsynced_messages:
+            self._sync(_opened([*self._unsealed, self._segments[-1]]))
+            self._synced_messages = self._appended_messages
 
-    def _sync(self, segments: Sequence[Segment]) -> None:
-        for segment in segments:
-            self._segment_synced(segment, segment.open_to_read())
-        if not self._names_synced:
+    def begin_sync(self) -> Callable[[], None]:
+        """See `RecordLog`."""
+        files, messages = _opened([*self._unsealed, self._segments[-1]]), self._appended_messages
+
+        def sync() -> None:
+            with self._sealing:
+                if not self._abandoned:
+                    self._sync(files)
+                    self._synced_messages = max(self._synced_messages, messages)
+
+        return sync
+
+    def _sync(self, files: Sequence[tuple[Segment, File]]) -> None:
+        """Sync segments, the last of which is the active one, or was."""
+        for segment, file in files:
+            self._segment_synced(segment, file)
+        newest, _ = files[-1]
+        if self._named is not newest:
             self._synced(self._folder.sync)
-            self._names_synced = True
+            self._named = newest
 
     def _segment_synced(self, segment: Segment, file: File) -> None:
         # Of two syncs of a file at once, the system tells only one of what it could not write.
@@ -205,7 +220,6 @@ class SegmentLog:
         if self._segments:
             self._unsealed[self._segments[-1]] = self._derived.snapshot()
         self._segments += (segment,)
-        self._names_synced = False
         self._marked_size = 0
         self._segment_since_ms = self._now_ms()
 
@@ -409,7 +423,7 @@ class SegmentLog:
 
     def _note_derived(self, unsealed: Sequence[Segment]) -> None:
         # No snapshot may cover what a crash of the machine could lose.
-        self._sync([*unsealed, self._segments[-1]])
+        self._sync(_opened([*unsealed, self._segments[-1]]))
         with self._noting:
             self._store_snapshot(self.next_offset, self._derived.snapshot())
 
@@ -442,7 +456,7 @@ class SegmentLog:
         place = place_of(old, self._segments)
         gone = self._segments[place]
         self._keep_derived(gone[-1].next_offset)
-        draft.open_to_write().sync()
+        draft.flush()
         draft.release()
         reached, end = draft.next_offset, gone[-1].next_offset
         # Even if its last records were removed: the next segment begins there.
@@ -492,7 +506,7 @@ class SegmentLog:
         if self._segments:
             start = max(start, self._segments[0].base_offset)
         if start > self.next_offset:
-            gone, self._segments, self._unsealed, self._unsynced_messages = self._segments, (), {}, 0
+            gone, self._segments, self._unsealed, self._appended_messages = self._segments, (), {}, 0
             if self._snapshot_offset != start:
                 # What was derived from the records up to the start is lost, too.
                 self._forget_derived()
@@ -516,7 +530,7 @@ class SegmentLog:
         newest = dict(
             found
         )  # several generations: a compaction was interrupted after it had put its file in place
-        self._segments, self._unsealed, self._unsynced_messages = (), {}, 0
+        self._segments, self._unsealed, self._appended_messages = (), {}, 0
         self._gone.clear()
         self.recovery = Recovery()
         for number, (base_offset, generation) in enumerate(found):
@@ -565,7 +579,7 @@ class SegmentLog:
         for batch in segment.scan():
             if batch.header.next_offset > snapshot_offset:
                 self._derived.observe(batch.header, batch.contents)
-        self._unsynced_messages += segment.next_offset - synced_offset
+        self._appended_messages += segment.next_offset - synced_offset
         self._dirty = segment.size > indexed or file_size > segment.size
         return file_size - segment.size
 
@@ -635,6 +649,10 @@ class SegmentLog:
         for name in self._folder.names():
             if name.endswith(SNAPSHOT_ENDING) and name != _snapshot_name(keep):
                 self._folder.remove(name)
+
+
+def _opened(segments: Sequence[Segment]) -> list[tuple[Segment, File]]:
+    return [(segment, segment.open_to_read()) for segment in segments]
 
 
 def _snapshot_name(offset: int) -> str:

@@ -166,6 +166,9 @@ def _rewrite(cleaning: _Cleaning, group: Sequence[RecordSegment]) -> bool:
     try:
         for segment in group:
             _clean(cleaning, segment, draft)
+        if log.closed:
+            return False
+        draft.flush()  # which may take long, and appends wait for the lock
         with log.lock:
             if log.closed:
                 return False

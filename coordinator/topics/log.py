@@ -401,11 +401,18 @@ class PartitionLog:
         return None
 
     def sync_if_due(self) -> None:
-        """flush.ms: sync records that have waited this long."""
-        with self.lock:
-            waited_ms = self._now_ms() - self._synced_ms
-            if not self._closed and self._segments.unsynced_messages and waited_ms >= self._config.flush_ms:
-                self._sync()
+        """flush.ms: sync records that have waited this long. Runs beside appends."""
+        try:
+            with self.lock:
+                now_ms = self._now_ms()
+                due = now_ms - self._synced_ms >= self._config.flush_ms
+                if self._closed or not due or not self._segments.unsynced_messages:
+                    return
+                sync = self._segments.begin_sync()
+            sync()
+        except OSError as error:
+            raise self._storage_error("sync", error) from error
+        self._synced_ms = now_ms
 
     def _sync(self) -> None:
         try:

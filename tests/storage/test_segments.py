@@ -602,7 +602,7 @@ def test_a_full_disk_does_not_keep_the_files_of_a_closed_log_open() -> None:
     assert sorted(folder.names()) == names, "it writes into the folder of whoever has the log now"
 
 
-@pytest.mark.parametrize("syncing", ["sync", "seal", "mark", "replace"])
+@pytest.mark.parametrize("syncing", ["sync", "begin_sync", "seal", "mark", "replace"])
 def test_a_sync_that_failed_is_not_believed_the_next_time(syncing: str) -> None:
     class Failing(MemoryFolder):
         failing = False
@@ -627,22 +627,23 @@ def test_a_sync_that_failed_is_not_believed_the_next_time(syncing: str) -> None:
         draft = log.new_draft(0, 1)
         draft.append([stored[0]], record_batch.peek(stored[0]))
         draft.open_to_write().sync = lambda: None  # type: ignore[method-assign]
-    trust = log.mark()
+    trust, beside = log.mark(), log.begin_sync()
     replace = partial(log.replace, log.segments[:1], draft)  # type: ignore[arg-type]
+    calls = {"sync": log.sync, "begin_sync": beside, "seal": log.seal, "mark": trust, "replace": replace}
     folder.failing = True
     with pytest.raises(OSError, match="on purpose"):
-        {"sync": log.sync, "seal": log.seal, "mark": trust, "replace": replace}[syncing]()
+        calls[syncing]()
     assert log.failed
     folder.failing = False
     names = sorted(folder.names())
     log.seal()
-    for again in (log.sync, trust):
+    for again in (log.sync, beside, trust):
         with pytest.raises(OSError, match="an earlier sync or write failed"):
             again()
     assert sorted(folder.names()) == names, "an index would be trusted"
 
 
-@pytest.mark.parametrize("syncing", ["sync", "seal", "mark", "close"])
+@pytest.mark.parametrize("syncing", ["sync", "begin_sync", "seal", "mark", "close"])
 def test_what_the_system_dropped_at_a_failed_sync_is_written_again(syncing: str) -> None:
     """As Linux does, a sync that fails counts what it has not written as written."""
 
@@ -682,7 +683,8 @@ def test_what_the_system_dropped_at_a_failed_sync_is_written_again(syncing: str)
     stored = len(append(log))
     if syncing == "seal":
         log.roll()
-    call = {"sync": log.sync, "seal": log.seal, "mark": log.mark(), "close": log.close}[syncing]
+    begun = {"begin_sync": log.begin_sync(), "mark": log.mark()}
+    call = {"sync": log.sync, "seal": log.seal, "close": log.close, **begun}[syncing]
     folder.failing = True
     with pytest.raises(OSError, match="Input/output error"):
         call()
@@ -780,7 +782,7 @@ def test_a_sync_of_a_file_waits_for_another_which_alone_is_told_of_its_failure()
             second.result(DEADLINE_S)
 
 
-@pytest.mark.parametrize("syncing", ["seal", "mark"])
+@pytest.mark.parametrize("syncing", ["seal", "begin_sync", "mark"])
 async def test_a_log_is_not_given_up_before_what_a_sync_loses_is_written_again(syncing: str) -> None:
     reached, go, ended = Event(), Event(), list[str]()
 
@@ -802,7 +804,7 @@ async def test_a_log_is_not_given_up_before_what_a_sync_loses_is_written_again(s
         append(log)
         log.roll()
     append(log)
-    sync = log.seal if syncing == "seal" else log.mark()
+    sync = {"seal": log.seal, "begin_sync": log.begin_sync(), "mark": log.mark()}[syncing]
 
     def abandon() -> None:
         log.abandon()
@@ -835,9 +837,10 @@ def test_nothing_is_synced_once_the_log_was_abandoned() -> None:
     append(log)
     log.roll()
     append(log)
-    trust = log.mark()
+    trust, sync = log.mark(), log.begin_sync()
     log.abandon()
     trust()
+    sync()
     log.seal()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
-from muster.coordinator.storage.files import DiskFolder, MemoryFile
+from muster.coordinator.storage.files import DiskFolder, MemoryFile, MemoryFolder
 from muster.coordinator.storage.records import Batch
 from muster.coordinator.topics import compaction
 from muster.coordinator.topics.compaction import compact, due
@@ -18,6 +20,7 @@ from muster.protocol import record_batch
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import Record
+from tests.support.facts import DEADLINE_S
 from tests.topics.support import NOW_MS, OneLog, batch
 
 DAY_MS = 86_400_000
@@ -59,6 +62,40 @@ def test_of_each_key_the_last_value_stays_at_its_offset() -> None:
     assert compact(one.log, NOW_MS)
     assert stored(one) == [(1, b"b", b"1"), (3, b"c", b"1"), (4, b"a", b"3"), (5, b"c", b"2")]
     assert (one.log.start_offset, one.log.high_watermark) == (0, 6)
+
+
+@pytest.mark.files
+def test_appends_do_not_wait_for_a_compacted_file_to_be_synced() -> None:
+    reached, go = Event(), Event()
+
+    class SlowFile(MemoryFile):
+        def sync(self) -> None:
+            reached.set()
+            assert go.wait(DEADLINE_S)
+
+    class SlowFolder(MemoryFolder):
+        slow = False
+
+        def new_file(self) -> MemoryFile:
+            return SlowFile() if self.slow else MemoryFile()
+
+    folder = SlowFolder()
+    one = OneLog(folder, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    for value in (b"1", b"2"):
+        put(one, (b"a", value))
+    close_segment(one)
+    put(one, (b"b", b"1"))
+    folder.slow = True
+    with ThreadPoolExecutor() as pool:
+        try:
+            compacting = pool.submit(compact, one.log, NOW_MS)
+            assert reached.wait(DEADLINE_S)
+            assert pool.submit(put, one, (b"c", b"1")).result(DEADLINE_S) is None
+            assert len(stored(one)) == 4, "what is not synced yet is not in place"
+        finally:
+            go.set()
+        assert compacting.result(DEADLINE_S)
+    assert stored(one) == [(1, b"a", b"2"), (2, b"b", b"1"), (3, b"c", b"1")]
 
 
 def test_a_read_from_a_removed_offset_goes_on_at_the_next() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from errno import EIO, ENOSPC
 from pathlib import Path
+from threading import Event
 
 import cramjam
 import pytest
@@ -21,6 +23,7 @@ from muster.protocol.compression import Codec, compress
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import HEADER_BYTES, ControlType, Record
 from tests.support.control_batches import build_control
+from tests.support.facts import DEADLINE_S
 from tests.topics.support import NOW_MS, OneLog, batch, read_records, resealed
 
 
@@ -510,6 +513,44 @@ def test_syncs_follow_the_flush_configs() -> None:
         unsynced.append(b"a")
     assert isinstance(unsynced.folder, Counting)
     assert unsynced.folder.syncs == 0
+
+
+@pytest.mark.files
+def test_appends_do_not_wait_for_a_sync_by_time() -> None:
+    reached, go, syncs = Event(), Event(), list[str]()
+
+    class SlowFile(MemoryFile):
+        def sync(self) -> None:
+            reached.set()
+            assert go.wait(DEADLINE_S)
+            syncs.append("file")
+
+    class SlowFolder(MemoryFolder):
+        def new_file(self) -> MemoryFile:
+            return SlowFile()
+
+        def sync(self) -> None:
+            syncs.append("names")
+
+    one = OneLog(SlowFolder(), flush_ms="1000", internal_segment_bytes="250")
+    one.append(b"a", bytes(150))
+    one.now_ms += 1_000
+    with ThreadPoolExecutor() as pool:
+        try:
+            syncing = pool.submit(one.log.sync_if_due)
+            assert reached.wait(DEADLINE_S)
+            assert pool.submit(one.append, b"b", bytes(150)).result(DEADLINE_S).base_offset == 2
+        finally:
+            go.set()
+        syncing.result(DEADLINE_S)
+    assert syncs == ["file", "names"]
+    assert one.log.segments.unsynced_messages == 2
+    one.log.sync_if_due()
+    assert len(syncs) == 2, "nothing has waited long enough"
+    one.now_ms += 1_000
+    one.log.sync_if_due()
+    assert syncs[2:] == ["file", "file", "names"], "the segment that was closed meanwhile, and the new one"
+    assert one.log.segments.unsynced_messages == 0
 
 
 @pytest.mark.files

@@ -242,6 +242,7 @@ class RowDraft(RowSegment):
             self.flush()
 
     def flush(self) -> None:
+        """See `records.RecordDraft`."""
         pending, self._pending, self._pending_bytes = self._pending, [], 0
         if pending and not self._database.run(
             lambda connection: statements.fill_draft(connection, self.segment_id, pending), repeatable=False
@@ -483,6 +484,10 @@ class RowLog:
 
     def sync(self) -> None:
         """Do nothing: what is committed is synced."""
+
+    def begin_sync(self) -> Callable[[], None]:
+        """See `sync`."""
+        return self.sync
 
     def seal(self) -> None:
         """Delete what dead segments contain, in slices."""
