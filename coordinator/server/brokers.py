@@ -357,4 +357,5 @@ def _store_and_logs(settings: Settings) -> tuple[Store, Logs]:
     from muster.coordinator.storage.sqlite import SqliteStore
 
     directory = Path(settings.data)
-    return SqliteStore(directory), Logs.on_disk(directory / "topics")
+    embedded = SqliteStore(directory)
+    return embedded, Logs.on_disk(directory / "topics", embedded.give_to_retention)

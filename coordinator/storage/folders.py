@@ -40,8 +40,10 @@ class FolderPlace:
 class Folders:
     """See `records.RecordStorage`."""
 
-    def __init__(self, root: Folder) -> None:
+    def __init__(self, root: Folder, make_room: Callable[[], bool] | None = None) -> None:
+        """`make_room`: see `records.RecordStorage`; by default nothing is kept."""
         self._root = root
+        self._make_room = make_room
 
     @property
     def path(self) -> str:
@@ -77,6 +79,9 @@ class Folders:
 
     def room(self) -> tuple[int, int]:
         return self._root.room()
+
+    def make_room(self) -> bool:
+        return self._make_room is not None and self._make_room()
 
     def delete(self, topic_id: UUID) -> None:
         name = str(topic_id)

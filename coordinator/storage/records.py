@@ -355,6 +355,9 @@ class RecordStorage(Protocol):
     def room(self) -> tuple[int, int]:
         """The volume's size in bytes, and how much of it is free for us; -1 and -1 if unknown."""
 
+    def make_room(self) -> bool:
+        """On a full disk: free some of the room that is kept for retention; False if none is left."""
+
     def delete(self, topic_id: UUID) -> None:
         """Take a topic's records out of what is stored; harmless if there are none. Requests wait for the
         thread that calls this: what takes long is left to `remove_deleted` or `remove_left_over`."""

@@ -67,9 +67,10 @@ class Logs:
         """The folder, if everything is kept in memory."""
 
     @classmethod
-    def on_disk(cls, directory: Path) -> Logs:
-        """Logs in `directory/<topic id>/<partition>/`, created at the first append."""
-        return cls(Folders(DiskFolder(directory.absolute())))
+    def on_disk(cls, directory: Path, make_room: Callable[[], bool] | None = None) -> Logs:
+        """Logs in `directory/<topic id>/<partition>/`, created at the first append. `make_room` is what the
+        method calls; by default no room is kept."""
+        return cls(Folders(DiskFolder(directory.absolute()), make_room))
 
     @classmethod
     def in_memory(cls) -> Logs:
@@ -190,6 +191,10 @@ class Logs:
             return Volume(self._storage.path, *self._storage.room())
         except OSError:
             return Volume(self._storage.path, -1, -1)
+
+    def make_room(self) -> bool:
+        """On a full disk: free some of the room that is kept for retention; False if none is left."""
+        return self._storage.make_room()
 
     def delete(self, topic_id: UUID) -> None:
         """The topic is gone: fence its logs and take their records out of what is stored; then call

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from errno import EDQUOT, ENOSPC
 from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
@@ -234,7 +235,7 @@ class Upkeep:
     def _tend(self, log: PartitionLog, date_ms: int, *, retention: bool) -> bool:
         """Tend one log; return whether it took long."""
         if retention:  # first: on a full disk, what it frees is what the rest needs
-            _expire(log, date_ms)
+            _expire(log, date_ms, self._logs.make_room)
             with log.lock:
                 log.producers.expire(self._clock.now_ms() - self.producer_expiration_ms)
         log.seal()
@@ -266,13 +267,18 @@ class Upkeep:
         return steps > _TURN_STEPS_MAX
 
 
-def _expire(log: PartitionLog, date_ms: int) -> None:
-    """Retention; files that cannot be removed are logged."""
-    try:
-        removed = expire(log, date_ms)
-    except OSError as error:
-        _report(log, error)
-        return
+def _expire(log: PartitionLog, date_ms: int, make_room: Callable[[], bool]) -> None:
+    """Retention, on a full disk in the room that `make_room` frees; files that cannot be removed are
+    logged."""
+    while True:
+        try:
+            removed = expire(log, date_ms)
+            break
+        except OSError as error:
+            # At once, or producers take it.
+            if error.errno not in (ENOSPC, EDQUOT) or not make_room():
+                _report(log, error)
+                return
     if removed:
         _log.info(
             "segments removed by retention", partition=log.name, segments=removed, start=log.start_offset

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from muster.client import Admin, ConfigResource, Producer
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, StoreFull, TopicRow
 from muster.protocol.errors import ErrorCode
@@ -20,6 +21,8 @@ from tests.faults.disk import SmallDisk
 from tests.faults.lived import Lived
 from tests.faults.load import FLUSHED_TOPIC, REPLY_S, SMALL_TOPIC, Committer, Pipe, Producing
 from tests.storage.conftest import StoreClock
+from tests.support import facts
+from tests.support.served import Served
 
 RETRIABLE = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -161,6 +164,27 @@ async def test_a_disk_that_fails_under_it_has_nothing_acknowledged(
     lived.served.kill()
     lived.served.start()
     await lived.settle()
+
+
+async def test_retention_frees_a_full_disk(disk: SmallDisk, tmp_path: Path) -> None:
+    """The records are in the active segment, whose removal has to be noted first."""
+    data = disk.path / "data"
+
+    def stored_bytes() -> int:
+        return sum(path.stat().st_size for path in data.glob("topics/*/0/*.log"))
+
+    with Served(data, "--log-retention-check-interval-ms", "500", log=tmp_path / "log") as served:
+        async with Admin(served.bootstrap) as admin, Producer(served.bootstrap) as producer:
+            await admin.create_topic("t", 1)
+            for _ in range(4):
+                await producer.send("t", bytes(900_000))
+            disk.fill()
+            assert stored_bytes() > 3_600_000
+            changes = {ConfigResource.of_topic("t"): {"retention.ms": "1"}}
+            (await admin.alter_configs(changes)).raise_for_failures()
+            disk.fill()  # others take what the change has left of its room
+            await facts.until(lambda: stored_bytes() == 0, "retention")
+            await producer.send("t", b"again")
 
 
 async def test_topics_can_be_changed_and_deleted_on_a_full_disk(disk: SmallDisk) -> None:

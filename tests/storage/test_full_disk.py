@@ -148,3 +148,16 @@ async def test_a_used_reserve_is_filled_by_whatever_is_written_later(
     clock.advance(60_000)
     assert await append(store, grant, b"later", b"v") is Outcome.WRITTEN
     assert reserve.stat().st_size == before
+
+
+async def test_retention_gets_half_of_the_reserve(store: SqliteStore, tmp_path: Path) -> None:
+    """It asks for more at every sweep. The rest is for changes that somebody has asked for."""
+    times = 0
+    while store.give_to_retention():
+        times += 1
+    assert times == 8
+    reserve = Reserve(tmp_path / "store.reserve", lambda: 0)
+    assert reserve.path.stat().st_size == 512 * 1024
+    assert reserve.give()
+    await store.close()
+    assert not store.give_to_retention()

@@ -132,6 +132,40 @@ async def test_a_full_disk_does_not_stop_the_retention_that_frees_it() -> None:
 
 
 @pytest.mark.files
+@pytest.mark.parametrize("enough", [True, False])
+async def test_retention_frees_a_full_disk_in_the_room_kept_for_it(enough: bool) -> None:
+    """A closed segment needs none; here the records are in the active one."""
+    full, given = True, 0
+
+    class Folder(KindredFolder):
+        def store(self, name: str, contents: bytes) -> None:
+            if full:
+                raise OSError(ENOSPC, "No space left on device")
+            super().store(name, contents)
+
+    def make_room() -> bool:
+        nonlocal full, given
+        given += 1
+        full = not enough or given < 3  # producers, who go on trying, take some of it
+        return given < 5
+
+    logs = Logs(Folders(Folder(), make_room))
+    brokers = Brokers(logs=logs, retention_check_interval_ms=60_000, cleaner_backoff_ms=60_000)
+    node = await brokers.add()
+    topic = await topic_at(brokers, retention_ms="1000")
+    await node.append(topic, 0, batch(b"a"))
+    brokers.clock.advance(60_000)
+    await swept(brokers)
+    assert await node.offsets(topic, 0) == ((1, 1) if enough else (0, 1))
+    assert given == (3 if enough else 5)
+    full = False
+    brokers.clock.advance(60_000)
+    await swept(brokers)
+    assert await node.offsets(topic, 0) == (1, 1)
+    await brokers.close()
+
+
+@pytest.mark.files
 async def test_files_that_cannot_be_removed_keep_upkeep_from_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

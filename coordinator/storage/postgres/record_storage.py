@@ -78,6 +78,9 @@ class Rows:
     def room(self) -> tuple[int, int]:
         return -1, -1
 
+    def make_room(self) -> bool:
+        return False
+
     def delete(self, topic_id: UUID) -> None:
         """Harmless if other processes do so too. Most rows of a large topic are left to `remove_left_over`,
         since requests wait for the thread that calls this."""

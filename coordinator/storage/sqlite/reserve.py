@@ -1,4 +1,5 @@
-"""Room kept for what makes room: on a full disk sqlite cannot even write that a topic is deleted."""
+"""Room kept for what makes room: on a full disk sqlite cannot even write that a topic is deleted, nor can
+retention note what it removes."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _AGAIN_MS: Final = 60_000
 
 
 class Reserve:
-    """A file that is there for its size, and shrinks a little each time its room is needed. Blocks; for the
-    store's writing thread."""
+    """A file that is there for its size, and shrinks a little each time its room is needed. Blocks; two calls
+    at once are harmless."""
 
     def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
         self.path = path
@@ -39,6 +40,10 @@ class Reserve:
         """To be called often: fill it a minute after it was last needed, or could not be filled."""
         if self._again_ms is not None and self._now_ms() >= self._again_ms:
             self.fill()
+
+    def give_to_retention(self) -> bool:
+        """As `give`, but half of it is left: retention asks again and again, without anybody's doing."""
+        return self._size() > _BYTES // 2 and self.give()
 
     def give(self) -> bool:
         """Give some of it back to the file system; False if nothing is left."""

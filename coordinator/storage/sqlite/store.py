@@ -165,6 +165,11 @@ class SqliteStore:
 
     # --- how changes and reads are run ------------------------------------------------------------
 
+    def give_to_retention(self) -> bool:
+        """See `Reserve`. Blocks; from any thread."""
+        files = self._files
+        return files is not None and files.reserve.give_to_retention()
+
     def _opened_files(self) -> _Files:
         if self._files is None:
             raise StoreClosed(f"the store in {self._path} is not open")
