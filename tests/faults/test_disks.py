@@ -114,6 +114,8 @@ async def test_a_kill_on_a_full_disk_loses_nothing(lived: Lived, disk: SmallDisk
         await until(wire, lived.clients.simple[0], refused=True)
         await until_written(wire, producing_to(lived, SMALL_TOPIC), refused=True)
     lived.served.kill()
+    (lived.served.data / "store.reserve").unlink()
+    disk.fill()
     said = lived.refusal()
     assert str(lived.served.data) in said
     assert "full" in said
@@ -122,6 +124,33 @@ async def test_a_kill_on_a_full_disk_loses_nothing(lived: Lived, disk: SmallDisk
     disk.make_room()
     lived.served.start()
     await lived.settle()
+
+
+@pytest.mark.parametrize("ended", ["killed while it was full", "stopped before"])
+async def test_a_broker_starts_on_a_full_disk_so_that_topics_can_be_deleted(
+    lived: Lived, disk: SmallDisk, ended: str
+) -> None:
+    if ended == "stopped before":
+        assert lived.served.stop() == 0
+    disk.fill()
+    if ended != "stopped before":
+        lived.served.kill()
+        disk.fill()
+    lived.served.start()
+    disk.fill()  # others take what the start has left of its room
+    async with Admin(lived.served.bootstrap) as admin:
+        await admin.delete_topic(FLUSHED_TOPIC)
+        assert FLUSHED_TOPIC not in {topic.name for topic in await admin.list_topics()}
+
+
+async def test_leases_are_claimed_on_a_full_disk(disk: SmallDisk) -> None:
+    store = SqliteStore(disk.path / "data", now_ms=StoreClock())
+    await store.open()
+    disk.fill()
+    leases = [Lease(kind, 0) for kind in LeaseKind]
+    grants = await store.claim(leases, 1, 10_000)
+    assert [grant and grant.lease for grant in grants] == leases
+    await store.close()
 
 
 async def test_a_read_only_disk_is_named_at_the_start(lived: Lived, disk: SmallDisk) -> None:

@@ -156,7 +156,7 @@ async def test_retention_gets_half_of_the_reserve(store: SqliteStore, tmp_path: 
     while store.give_to_retention():
         times += 1
     assert times == 8
-    reserve = Reserve(tmp_path / "store.reserve", lambda: 0)
+    reserve = Reserve(tmp_path / "store.reserve", clock)
     assert reserve.path.stat().st_size == 512 * 1024
     assert reserve.give()
     await store.close()

@@ -1,5 +1,5 @@
-"""Room kept for what makes room: on a full disk sqlite cannot even write that a topic is deleted, nor can
-retention note what it removes."""
+"""Room kept for what makes room: on a full disk sqlite can neither be opened nor write that a topic is
+deleted, and retention cannot note what it removes."""
 
 from __future__ import annotations
 

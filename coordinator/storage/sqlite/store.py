@@ -129,21 +129,35 @@ class SqliteStore:
 
     def _open_files(self) -> _Files:
         directory = DataDirectory.acquire(self._path)
-        path = directory.store_path
+        reserve = Reserve(directory.reserve_path, self._now_ms)
         with ExitStack() as undo:
             undo.callback(directory.release)
+            while True:
+                try:
+                    writing, reading, counts = self._connected(directory)
+                    break
+                except StoreFull:  # without a broker, nobody can make room
+                    if not reserve.give():
+                        raise
+            undo.pop_all()
+        reserve.fill()
+        return _Files(directory, writing, reading, counts, statements.leases.KnownLeases(), reserve)
+
+    def _connected(
+        self, directory: DataDirectory
+    ) -> tuple[sqlite3.Connection, sqlite3.Connection, StoreCounts]:
+        path = directory.store_path
+        with ExitStack() as undo:
             try:
                 with directory.turn:
                     writing = undo.enter_context(closing(connect(path)))
                     counts = prepare(writing, path, directory.topics_path, self._lease_counts)
-                    reading = connect(path)
+                    reading = undo.enter_context(closing(connect(path)))
             except sqlite3.Error as error:
                 raise _failure("opening", path, error) from error
             self._revision = statements.meta.revision(reading)
             undo.pop_all()
-        reserve = Reserve(directory.reserve_path, self._now_ms)
-        reserve.fill()
-        return _Files(directory, writing, reading, counts, statements.leases.KnownLeases(), reserve)
+        return writing, reading, counts
 
     async def close(self) -> None:
         if self._files is None:
@@ -269,7 +283,9 @@ class SqliteStore:
         try:
             if taken:
                 known = self._opened_files().known
-                epochs = await self._change(lambda c: statements.leases.raise_epochs(c, known, taken))
+                epochs = await self._change(
+                    lambda c: statements.leases.raise_epochs(c, known, taken), reserved=True
+                )
         finally:
             grants = lease_table.end_claim(taken, node_id, epochs, term_ms, self._now_ms())
         if grants:
@@ -421,9 +437,11 @@ def _transact_reserved(files: _Files, apply: Callable[[sqlite3.Connection], T]) 
 def _failure(doing: str, path: Path, error: Exception) -> StoreError:
     """What happened, where, and what can be done. The code is sqlite's own; what Python's module itself
     raises has none, nor does the error for a record that was found to have changed."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details
+    detailed = getattr(error, "sqlite_errorcode", 0)
+    code = detailed & 0xFF
     why = f"{doing} {path}: {error}"
-    if code == sqlite3.SQLITE_FULL:
+    # Its shared memory is a file, too, which it makes as it opens.
+    if code == sqlite3.SQLITE_FULL or detailed == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreFull(f"{why}; free some space there")
     if isinstance(error, (sqlite3.DataError, OverflowError)):  # too much for sqlite, or for Python's module
         return StoreRefused(why)
