@@ -150,7 +150,9 @@ async def test_a_used_reserve_is_filled_by_whatever_is_written_later(
     assert reserve.stat().st_size == before
 
 
-async def test_retention_gets_half_of_the_reserve(store: SqliteStore, tmp_path: Path) -> None:
+async def test_retention_gets_half_of_the_reserve(
+    store: SqliteStore, clock: StoreClock, tmp_path: Path
+) -> None:
     """It asks for more at every sweep. The rest is for changes that somebody has asked for."""
     times = 0
     while store.give_to_retention():
