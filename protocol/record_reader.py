@@ -73,7 +73,7 @@ def read_records(
 ) -> Places:
     """Read the records of the batch at `position` of `data`, and append their keys and values to the given
     lists, which several batches can share. Raises DecodeError if the records do not parse, UnpackedTooLarge
-    if they take more than `bytes_max`; either leaves the lists unchanged."""
+    if they take more than `bytes_max`. Whatever is raised, the lists are as before."""
     known = len(values)
     try:
         if header.attributes & CODEC_MASK:
@@ -83,7 +83,7 @@ def read_records(
         if end > len(data) or header.size > bytes_max:
             payload(data, position, header, bytes_max=bytes_max)  # raises
         return _read(data, position + HEADER_BYTES, end, header, keys, values)
-    except DecodeError:
+    except BaseException:
         del keys[known:], values[known:]
         raise
 

@@ -98,7 +98,7 @@ class Delivery(Generic[K, V]):
             return False
         try:
             batch = self._deserialized(raw)
-        except DeserializationFailed:
+        except BaseException:
             self._queue.appendleft(raw)
             raise
         self._raw, self._asked = raw, 0
@@ -109,9 +109,11 @@ class Delivery(Generic[K, V]):
         return True
 
     def take(self, max_records: int, *, max_batches: int | None = None) -> list[Batch[K, V]]:
-        """Batches with up to this many records, which are then in hand. Raises as `start_run` does."""
+        """Batches with up to this many records, which are then in hand. Raises as `start_run` does. Whatever
+        either raises, no record is lost."""
         self._end_run()
         taken: list[Batch[K, V]] = []
+        raws: list[RawBatch] = []
         left = max_records
         while left > 0 and len(taken) != max_batches and (raw := self._next(left)) is not None:
             try:
@@ -121,10 +123,15 @@ class Delivery(Generic[K, V]):
                 if taken:
                     break  # Records before it are returned first.
                 raise
+            except BaseException:
+                self._queue.extendleft((raw, *reversed(raws)))
+                raise
             if len(batch) < len(raw):
                 self._queue.appendleft(raw[len(batch) :])
             left -= len(batch)
             taken.append(batch)
+            raws.append(raw[: len(batch)])
+        for batch in taken:
             where = batch.topic_partition
             self._in_hand.setdefault(where, batch.first_offset)
             self._epochs[where] = batch.leader_epoch

@@ -119,10 +119,12 @@ class Part:
             if len(ready) <= records_max:
                 return ready
             self._ready, self._at = ready, 0
-        start, self._at = self._at, self._at + records_max
-        if self._at >= len(ready):
+        end = self._at + records_max
+        taken = ready[self._at : end]
+        self._at = end
+        if end >= len(ready):
             self._ready = None
-        return ready[start : self._at]
+        return taken
 
     @property
     def upcoming(self) -> Header | None:
@@ -181,37 +183,39 @@ class Part:
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         places: list[Places] = []
-        following = 0
         first: Header | None = None
-        while self._items and len(values) < records_max:
-            item = self._items[0]
-            if first is not None and not _go_together(first, item.header):
+        count = 0
+        for item in self._items:
+            if len(values) >= records_max or (first is not None and not _go_together(first, item.header)):
                 break
             try:
                 found = self._read(item, keys, values)
-            except KafkaError:
+            except Exception:  # KafkaError, but also MemoryError
                 if places:
                     break  # The error comes up again once these are returned.
                 raise
-            self._items.popleft()
-            following = self._following.popleft()
+            count += 1
             if found.timestamps:
                 places.append(found)
                 first = first or item.header
-        if first is None:
-            if self._failure is not None and not self._items:
-                raise self._failure
-            return None
-        return Batch(
-            self._where.topic,
-            self._where.partition,
-            *_joined(places),
-            keys=keys,
-            values=values,
-            next_offset=following,
-            timestamp_type=LOG_APPEND_TIME if first.is_log_append_time else CREATE_TIME,
-            leader_epoch=first.leader_epoch,
-        )
+        batch = None
+        if first is not None:
+            batch = Batch(
+                self._where.topic,
+                self._where.partition,
+                *_joined(places),
+                keys=keys,
+                values=values,
+                next_offset=self._following[count - 1],
+                timestamp_type=LOG_APPEND_TIME if first.is_log_append_time else CREATE_TIME,
+                leader_epoch=first.leader_epoch,
+            )
+        for _ in range(count):
+            self._items.popleft()
+            self._following.popleft()
+        if batch is None and self._failure is not None and not self._items:
+            raise self._failure
+        return batch
 
     def _read(self, item: _Item, keys: list[bytes | None], values: list[bytes | None]) -> Places:
         """Append the keys and values of a batch from the position on."""

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, Self
 from muster.client.fetch.fetched import Part
 from muster.client.fetch.records import Batch
 from muster.client.partitions import NO_LEADER_EPOCH, TopicPartition
-from muster.protocol.errors import KafkaError
 
 _LATEST_TIMESTAMP: Final = -1
 _EARLIEST_TIMESTAMP: Final = -2
@@ -150,6 +149,13 @@ class PartitionState:
         self._begin_era()
         self.position = self.fetch_position = position
 
+    def fetch_again(self, position: Position | None) -> None:
+        """Drop the buffer, and fetch the same log again from this position on."""
+        self.era += 1
+        self._parts.clear()
+        self.buffered_bytes = 0
+        self.position = self.fetch_position = position
+
     def reset(self, strategy: ResetStrategy, cause: Cause) -> None:
         """Drop the position until one is found."""
         self._begin_era()
@@ -177,16 +183,14 @@ class PartitionState:
 
     def take(self, records_max: int) -> Batch[bytes | None, bytes | None] | None:
         """The next records, at most this many; None if there are none. Raises KafkaError(CORRUPT_MESSAGE) at
-        damage; the position stays before it, and the buffer is dropped, so that it is fetched again."""
+        damage, and MemoryError. The position stays before it, and the buffer is dropped, so that it is
+        fetched again."""
         while self._parts:
             part = self._parts[0]
             try:
                 batch = part.take(records_max)
-            except KafkaError:
-                self.fetch_position = self.position
-                self._parts.clear()
-                self.buffered_bytes = 0
-                self.era += 1
+            except Exception:
+                self.fetch_again(self.position)
                 raise
             if batch is not None:
                 self.position = Position(batch.next_offset, batch.leader_epoch)

@@ -87,19 +87,34 @@ class Reading:
     # --- handing out ----------------------------------------------------------------------------------------
 
     def take(self, max_records: int) -> tuple[list[RawBatch], list[PartitionState]]:
-        """The next records, at most this many, and the partitions that now have room for more."""
+        """The next records, at most this many, and the partitions that now have room for more. Whatever is
+        raised, no record is lost."""
+        before: list[tuple[PartitionState, Position | None]] = []
+        try:
+            return self._take(max_records, before)
+        except BaseException:
+            for state, position in before:
+                state.fetch_again(position)
+                self._buffered.setdefault(state.where, state)  # so that the next call notices its room
+            raise
+
+    def _take(
+        self, max_records: int, before: list[tuple[PartitionState, Position | None]]
+    ) -> tuple[list[RawBatch], list[PartitionState]]:
+        """As `take`, which is told `before` what position each partition had."""
         taken: list[RawBatch] = []
         with_room: list[PartitionState] = []
         left = max_records
         for where, state in list(self._buffered.items()):
             if not state.is_delivering:
                 continue
+            before.append((state, state.position))
             try:
                 while left > 0 and (batch := state.take(left)) is not None:
                     taken.append(batch)
                     left -= len(batch)
-            except KafkaError as damage:
-                self.fail(state, damage)
+            except Exception as failure:  # damage, or too little memory
+                self.fail(state, failure)
             del self._buffered[where]
             if state.has_buffered:
                 self._buffered[where] = state  # at the end: the others come first next time

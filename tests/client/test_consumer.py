@@ -29,6 +29,7 @@ from muster.client.consume.core import ConsumerCore
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
 from tests.client.reading import LONG_S, numbers, on, reading, send, until
+from tests.support.each import each
 from tests.support.facts import turns
 
 T0 = TopicPartition("t", 0)
@@ -465,6 +466,34 @@ async def test_what_cannot_be_deserialized_is_raised_with_its_place_and_can_be_l
         assert [record.value for record in await reader.get_many()] == [6, 7, 8, 9]
 
 
+@each("call", ["loop", "many"])
+async def test_what_nobody_was_given_is_not_committed_after_an_exit_in_a_deserializer(
+    broker: Broker, call: str
+) -> None:
+    """As if SIGTERM, handled by `sys.exit`, arrived there."""
+    broker.create_topic(call)
+    await send(broker.bootstrap, call, 10)
+    seen: list[int] = []
+
+    def number(value: bytes) -> int:
+        if int(value) == 5:
+            raise SystemExit
+        return int(value)
+
+    async def read() -> None:
+        async with consumer(broker, group_id=call, topics=call, value_deserializer=number) as reader:
+            if call == "many":
+                seen.extend(record.value for record in await reader.get_many(2))
+                await reader.get_many(8)
+            async for record in reader:
+                seen.append(record.value)
+
+    with pytest.raises(SystemExit):
+        await read()
+    assert seen == list(range(len(seen)))
+    assert await committed(broker, call, call) == len(seen)
+
+
 # --- patterns -----------------------------------------------------------------------------------------------
 
 
@@ -737,8 +766,8 @@ async def test_a_partition_number_may_be_any_whole_number(broker: Broker, zero: 
             await reader.beginning_offsets([given]),
             await reader.offsets_for_times({given: 0}),
         ]
-    for each in told:
-        assert [(type(where.partition), where) for where in each] == [(int, T0)]
+    for places in told:
+        assert [(type(where.partition), where) for where in places] == [(int, T0)]
 
 
 BAD_PLACES: Any = [

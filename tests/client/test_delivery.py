@@ -219,3 +219,30 @@ def test_a_key_that_cannot_be_read_and_a_null() -> None:
     assert [(record.key, record.value) for record in taken.records] == [(None, None)]
     with pytest.raises(DeserializationFailed, match="the key at offset 1"):
         handing.take(10)
+
+
+def test_nothing_is_lost_if_a_deserializer_is_left_by_an_exit() -> None:
+    exits = True
+
+    def number(value: bytes) -> int:
+        if exits and value == b"4":
+            raise SystemExit
+        return int(value)
+
+    handing: Delivery[None, int] = Delivery(None, number)
+    handing.add([batch(T1, 0, 2), batch(T0, 0, 2), batch(T0, 2, 4)])
+    whole = handing.places()
+    for most in (100, 7):  # 7: not the whole last batch
+        with pytest.raises(SystemExit):
+            handing.take(most)
+        assert (handing.places(), handing.in_hand(), handing.returned()) == (whole, {}, set())
+    handing.take(4)
+    handing.asked()
+    for most in (100, 3):
+        with pytest.raises(SystemExit):
+            handing.start_run(most)
+        assert next(handing.run, None) is None
+        assert handing.places() == {T0: OffsetAndMetadata(2, leader_epoch=3)}
+        assert handing.in_hand() == {}
+    exits = False
+    assert [record.value for taken in handing.take(100) for record in taken.records] == [2, 3, 4, 5]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from muster.client.fetch import fetched
 from muster.client.fetch.fetched import AbortedTransaction, Part
 from muster.client.fetch.records import CREATE_TIME, LOG_APPEND_TIME, Batch
 from muster.client.partitions import TopicPartition
@@ -210,3 +213,43 @@ def test_damage_in_a_marker() -> None:
     assert damaged.take(500).values == [b"0"]  # type: ignore[union-attr]
     with pytest.raises(KafkaError, match="the batch at offset 1 cannot be read"):
         damaged.take(500)
+
+
+@pytest.mark.interpreted
+@each("place", ["read_records", "_joined", "Batch"])
+def test_nothing_is_skipped_if_memory_runs_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the second batch is unpacked, or while what was unpacked is put together."""
+    real, calls = getattr(fetched, place), []
+
+    def fails(*args: Any, **how: Any) -> Any:
+        calls.append(args)
+        if len(calls) == (2 if place == "read_records" else 1):
+            raise MemoryError
+        return real(*args, **how)
+
+    monkeypatch.setattr(fetched, place, fails)
+    whole = part(batch(0, b"0", b"1") + batch(2, b"2") + batch(3, b"3", b"4"))
+    seen: list[bytes | None] = []
+    while not whole.is_exhausted:
+        try:
+            seen += values(whole)
+        except MemoryError:
+            assert place != "read_records" or not seen
+    assert seen == [b"0", b"1", b"2", b"3", b"4"]
+    assert len(calls) > 1
+
+
+@pytest.mark.interpreted
+def test_a_piece_that_there_was_no_memory_for_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    piece = Batch.__getitem__
+
+    def fails(*_: Any) -> Any:
+        raise MemoryError
+
+    large = part(batch(0, b"0", b"1", b"2"))
+    for _ in range(2):
+        monkeypatch.setattr(Batch, "__getitem__", fails)
+        with pytest.raises(MemoryError):
+            large.take(2)
+        monkeypatch.setattr(Batch, "__getitem__", piece)
+    assert values(large, 2) == [b"0", b"1", b"2"]

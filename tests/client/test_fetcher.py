@@ -4,16 +4,19 @@ the assignment and of positions do to it."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from muster.client.errors import Closed
+from muster.client.fetch import fetched
 from muster.client.fetch.positions import Position
 from muster.client.partitions import TopicPartition
 from muster.protocol.messages.data import FetchRequest
 from muster.protocol.record_batch import ControlType
 from tests.client.fetch_fakes import LONG_S, T0, T1, T2, Reader, batch, one_topic
 from tests.support.control_batches import build_control
+from tests.support.each import each
 from tests.support.facts import turns, until
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -378,3 +381,39 @@ async def test_thousands_of_partitions_are_shared_out_once(monkeypatch: pytest.M
         await until(lambda: cluster.fetches)
         assert len(cluster.fetches[0].topics[0].partitions) == count
         assert len(calls) <= 3
+
+
+@pytest.mark.interpreted
+@each("error", [MemoryError, SystemExit])
+async def test_no_record_is_lost_to_an_error_in_the_middle(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raised once, while the records of one partition are unpacked."""
+    cluster = one_topic(3)
+    read, failed = fetched.read_records, []
+
+    def fails_once(data: bytes, *args: Any) -> Any:
+        if not failed and b"large" in data:
+            failed.append(data)
+            raise error
+        return read(data, *args)
+
+    monkeypatch.setattr(fetched, "read_records", fails_once)
+    for where in (T0, T1, T2):
+        cluster.append(where, batch(0, b"0"), batch(1, b"large" if where == T1 else b"1", epoch=1))
+    async with Reader(cluster) as reader:
+        reader.begin(T0, T1, T2)
+        seen: dict[TopicPartition, list[int]] = {T0: [], T1: [], T2: []}
+        async with asyncio.timeout(LONG_S):
+            while sum(map(len, seen.values())) < 6:
+                try:
+                    for each in await reader.fetcher.poll(500, LONG_S):
+                        seen[each.topic_partition] += each.offsets
+                except error:
+                    pass
+                for where, offsets in seen.items():
+                    position = reader.fetcher.position(where)
+                    assert position is not None
+                    assert position.offset == len(offsets)
+        assert failed
+        assert all(offsets == [0, 1] for offsets in seen.values())

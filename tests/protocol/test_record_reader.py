@@ -240,3 +240,20 @@ def test_the_bound_holds_packed_and_unpacked() -> None:
         data, header = of(alike(2000), codec=codec)
         with pytest.raises(UnpackedTooLarge):
             read_records(data, 0, header, [], [], bytes_max=10_000)
+
+
+@pytest.mark.interpreted
+@each("error", [MemoryError, KeyboardInterrupt])
+def test_the_columns_are_as_before_whatever_is_raised(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> tuple[int, int]:
+        raise error
+
+    monkeypatch.setattr(record_reader, "read_unsigned", fails)  # what long sizes need
+    data, header = of([*alike(3), Record(3, 1_700_000_000_000, b"key", b"v" * 20_000)])
+    keys: list[bytes | None] = [b"kept"]
+    values: list[bytes | None] = [None]
+    with pytest.raises(error):
+        read_records(data, 0, header, keys, values)
+    assert (keys, values) == ([b"kept"], [None])
