@@ -1,7 +1,7 @@
 """A cluster as its clients see it: its brokers, partition leaders and group coordinators. Each broker has one
 connection per lane; requests that may wait long (Fetch, JoinGroup) have their own lane, so that they hold up
 nothing else. Metadata is kept as a `MetadataImage`; what a failure calls into doubt is marked stale, and
-refreshed before use. Concurrent refreshes share one request.
+refreshed before use. Concurrent refreshes of named topics share one request.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class _Refresh:
 
     __slots__ = ("answer", "topics", "tries", "until")
 
-    def __init__(self, until: float) -> None:
-        self.topics: set[str] | None = set()
+    def __init__(self, until: float, *, of_all: bool) -> None:
+        self.topics: set[str] | None = None if of_all else set()
         self.tries: set[Tries] = set()
         self.until = until
         self.answer: asyncio.Future[MetadataResponse] = asyncio.get_running_loop().create_future()
@@ -109,9 +109,7 @@ class _Refresh:
     def join(self, topics: Iterable[str] | None, until: float) -> None:
         self.tries.update(TRYING.get())
         self.until = max(self.until, until)
-        if topics is None or self.topics is None:
-            self.topics = None
-        else:
+        if self.topics is not None and topics is not None:
             self.topics |= set(topics)
 
 
@@ -164,7 +162,8 @@ class Cluster:
         self._told_at: dict[str, float] = {}
         self._controller_known = False
         self._coordinators: dict[tuple[int, str], int] = {}
-        self._pending: _Refresh | None = None
+        self._pending: dict[bool, _Refresh] = {}
+        """What is asked for next: named topics, and (True) all of them, whose answer names no missing one."""
         self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -284,8 +283,9 @@ class Cluster:
 
     async def refresh(self, topics: Iterable[str] | None, until: float) -> MetadataResponse:
         """Refresh these topics (None: all, empty: only brokers) in the image. Callers that ask while a
-        request is in flight share the next one, so the response may contain more topics than requested. A
-        topic's error is only in the response; it is not raised."""
+        request is in flight share the next one, so the response may contain more topics than requested; only
+        those that ask for all share one of their own, since it tells of no missing topic. A topic's error is
+        only in the response; it is not raised."""
         wanted = None if topics is None else list(topics)
         for name in wanted or ():
             _check_name(name)
@@ -435,15 +435,17 @@ class Cluster:
         return deadline(0) - self._told_at.get(topic, 0.0) > self._metadata_max_age_s
 
     def _enqueue(self, topics: Iterable[str] | None, until: float) -> _Refresh:
-        """Join the next Metadata request."""
+        """Join the next Metadata request of this kind."""
         if self._closed:
             raise Closed("the client is closed")
-        if self._pending is None:
-            self._pending = _Refresh(until)
-        self._pending.join(topics, until)
+        of_all = topics is None
+        pending = self._pending.get(of_all)
+        if pending is None:
+            pending = self._pending[of_all] = _Refresh(until, of_all=of_all)
+        pending.join(topics, until)
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh_all(), name="metadata")
-        return self._pending
+        return pending
 
     def _find_nodes(self, until: float) -> None:
         """Begin to ask for the nodes, unless Metadata is being asked for: it tells them as well."""
@@ -453,13 +455,12 @@ class Cluster:
     async def _refresh_all(self) -> None:
         """Send refreshes until nobody waits for one."""
         try:
-            while (pending := self._pending) is not None:
-                self._pending = None
-                await self._refresh_once(pending)
+            while self._pending:
+                await self._refresh_once(self._pending.pop(next(iter(self._pending))))
         finally:
             self._refreshing = None
-            if self._pending is not None:
-                self._pending.answer.set_exception(Closed("the client is closed"))
+            for pending in self._pending.values():
+                pending.answer.set_exception(Closed("the client is closed"))
 
     async def _refresh_once(self, pending: _Refresh) -> None:
         # Topics marked stale from here on may not be covered by this response.

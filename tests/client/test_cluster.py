@@ -33,7 +33,7 @@ from tests.client.listeners import (
     shake_hands,
 )
 from tests.support.each import each
-from tests.support.facts import until
+from tests.support.facts import turns, until
 from tests.support.leases import TERM_MS, die
 from tests.support.ports import free_ports
 
@@ -302,6 +302,30 @@ async def test_many_who_ask_at_once_share_one_request() -> None:
         assert len(fake.asked) <= 2
         assert (await cluster.leadership(wanted[0], deadline(LONG_S)))[0] == 1
         assert len(fake.asked) <= 2, "what is known is not asked for"
+
+
+@each("all_first", [True, False])
+async def test_a_missing_topic_is_told_beside_a_question_for_all(all_first: bool) -> None:
+    """What is told about all topics does not name it."""
+    fake = FakeCluster()
+    fake.missing.add("missing")
+    fake.leaders["t"] = (1, 1)
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        fake.answering.clear()
+        busy = asyncio.create_task(cluster.refresh([], deadline(LONG_S)))
+        await until(lambda: fake.requests[ApiKey.METADATA])
+        both = (cluster.refresh(None, deadline(LONG_S)), cluster.topic("missing", deadline(LONG_S)))
+        asking = [asyncio.create_task(each) for each in (both if all_first else reversed(both))]
+        await turns()
+        fake.answering.set()
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        of_all, failure = answers if all_first else reversed(answers)
+        assert isinstance(of_all, MetadataResponse)
+        assert [topic.name for topic in of_all.topics] == ["t"]
+        assert isinstance(failure, KafkaError)
+        assert failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await busy
+        assert fake.asked == [[], *([None, ["missing"]] if all_first else [["missing"], None])]
 
 
 async def test_what_is_stale_is_asked_for_once_and_nothing_else() -> None:
