@@ -189,7 +189,8 @@ class Consumer(Generic[K, V]):
 
     async def start(self) -> Self:
         """Start the consumer; `async with` does this. It connects when a call first needs a broker. Raises
-        ClientError if already started."""
+        ClientError if already started, ConcurrentUse if it is being started, and Closed if it is closed
+        meanwhile."""
         if self._core.state != "new":
             raise ClientError(f"the consumer was started before and is {self._core.state}")
         await self._core.open()

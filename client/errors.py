@@ -56,7 +56,7 @@ class Closed(ClientError):
 
 class ConcurrentUse(ClientError):
     """A second reading call was made while one is in progress (a consumer has one reader), a second
-    transaction was begun while one is open (a producer has one at a time), or a producer was started while it
+    transaction was begun while one is open (a producer has one at a time), or a client was started while it
     was being started."""
 
 

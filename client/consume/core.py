@@ -104,6 +104,7 @@ class ConsumerCore(Generic[K, V]):
         self.rebalancing: Rebalancing | None = None
         self.reader: asyncio.Task[Any] | None = None
         """The task that handles the records."""
+        self._starting = False
         self._reading = False
         self._abandoned = False
         self._tasks = Tasks(self._cannot_read)
@@ -117,7 +118,16 @@ class ConsumerCore(Generic[K, V]):
     # --- life -----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Create the parts, without contacting the cluster."""
+        """Create the parts, without contacting the cluster. Raises Closed if it is closed meanwhile."""
+        if self._starting:
+            raise ConcurrentUse("the consumer is being started already")
+        self._starting = True
+        try:
+            await self._open()
+        finally:
+            self._starting = False
+
+    async def _open(self) -> None:
         given = self.settings
         self.loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
@@ -129,7 +139,9 @@ class ConsumerCore(Generic[K, V]):
             self.assigned.open(self.fetcher)
             stack.push_async_callback(self._close_fetcher)
             if given.group_id is not None:
-                await self._open_group(given.group_id, stack)
+                await self._open_group(given.group_id, stack)  # waits for its thread
+                if self.state == "closed":
+                    raise Closed("the consumer was closed while it started")
             self.starting = Starting(
                 self.cluster, self.fetcher, self.group, self.auto_commit, given, self._tasks, self.note
             )

@@ -8,13 +8,14 @@ fails the test if it leaves a task or a transport behind.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import pytest
 
-from muster.client import Closed, Consumer, RebalanceListener, TopicPartition
+from muster.client import ClientError, Closed, ConcurrentUse, Consumer, RebalanceListener, TopicPartition
 from muster.coordinator.testing import Broker
 from tests.client.reading import LONG_S, numbers, send, until
 
@@ -305,3 +306,28 @@ async def test_closing_twice_at_the_same_time(broker: Broker) -> None:
         await asyncio.gather(consumer.close(), consumer.close(), consumer.drain())
         assert await reader is None
     assert broker.group("g").facts == ("Empty", 0)
+
+
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_a_close_while_the_consumer_starts(broker: Broker, heartbeat: Any) -> None:
+    """However far the start has come, nothing runs afterwards, and a second start gets nowhere."""
+    threads = set(threading.enumerate())
+    for count in turns():
+        consumer = Consumer(broker.bootstrap, group_id="g", topics="t", heartbeat=heartbeat)
+        starting = asyncio.create_task(consumer.start())
+        for _ in range(count + 1):
+            await asyncio.sleep(0)
+        started = starting.done()
+        with pytest.raises(ClientError) as refused:
+            await consumer.start()
+        assert started or isinstance(refused.value, ConcurrentUse)
+        await consumer.close()
+        async with asyncio.timeout(LONG_S):
+            await asyncio.wait([starting])
+        if not started:
+            with pytest.raises(Closed):
+                await starting
+        assert consumer.health().state == "closed"
+        await until(lambda: threads >= set(threading.enumerate()))
+        if started:
+            break
