@@ -13,6 +13,7 @@ from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import MetadataResponse
+from muster.settings import INT32_MAX
 
 _PERHAPS_DONE: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
 """With these, the request may have been applied anyway."""
@@ -307,5 +308,5 @@ def refused(code: int, why: str | None = None, *, about: str = "") -> KafkaError
 
 
 def left_ms(until: float) -> int:
-    """Milliseconds left until the deadline, to send to the broker."""
-    return max(1, int((until - deadline(0)) * 1000))
+    """Milliseconds left until the deadline, which may be infinitely far, as many as a request can carry."""
+    return int(min(max(1.0, (until - deadline(0)) * 1000), INT32_MAX))

@@ -4,6 +4,7 @@ tried."""
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -271,3 +272,16 @@ async def test_the_wait_for_a_topic_is_a_part_of_delivery_timeout_ms() -> None:
                 await sending
             assert len(began) == 1
             assert began[0] <= waited_at
+
+
+async def test_however_far_the_deadline_is_requests_can_carry_it(broker: Broker) -> None:
+    broker.create_topic("t")
+    where, far_s = TopicPartition("t", 0), 30 * 86_400.0
+    async with Consumer(broker.bootstrap) as consumer:
+        for timeout in (far_s, math.inf):
+            assert await consumer.beginning_offsets([where], timeout=timeout) == {where: 0}
+            assert await consumer.end_offsets([where], timeout=timeout) == {where: 0}
+            assert await consumer.offsets_for_times({where: 0}, timeout=timeout) == {where: None}
+    async with Admin(broker.bootstrap) as admin:
+        await admin.create_topic("new", timeout=far_s)
+        await admin.delete_topics(["new"], timeout=far_s)
