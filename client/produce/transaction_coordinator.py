@@ -74,7 +74,10 @@ class TransactionCoordinator:
 
     async def identify(self, until: float, what: str) -> None:
         """Get the producer's id and epoch, or the next epoch if it has one. Raises TimedOut at `until`, which
-        says `what` is not done."""
+        says `what` is not done.
+
+        The next epoch takes KIP-360: a request without id and epoch, which older coordinators know too, would
+        fence a producer that has taken over meanwhile."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
