@@ -105,8 +105,9 @@ class InTransactions(Protocol):
     def join(self, partitions: Iterable[PartitionQueue]) -> None:
         """Records wait for these partitions to be in the transaction."""
 
-    def record_failed(self, error: Exception) -> None:
-        """A record of the transaction was not acknowledged, and never will be."""
+    def record_failed(self, error: Exception) -> Exception:
+        """A record of the transaction was not acknowledged, and never will be. Returns the error that says so
+        to whoever sent it."""
 
 
 class _Flush:
@@ -499,12 +500,16 @@ class Sender:
         """Settle the batch's futures with separate errors; `each` holds those of single records. If nobody
         retrieves them, asyncio warns once, not for every record."""
         if self.transactions is not None:
-            self.transactions.record_failed(error)
+            error = self.transactions.record_failed(error)
         told = self.transactions is not None  # then the commit reports it
         for index, future in enumerate(batch.tickets):
             if future.done():
                 continue
-            future.set_exception((each or {}).get(index) or copy.copy(error))
+            own = (each or {}).get(index)
+            if own is None:
+                own = copy.copy(error)
+                own.__cause__ = error.__cause__
+            future.set_exception(own)
             if told:
                 future.exception()
             told = True

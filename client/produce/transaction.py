@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
-from muster.client.errors import ClientError, TransactionAborted
+from muster.client.errors import ClientError, ProducerFenced, TransactionAborted
 from muster.client.group.group_metadata import GroupMetadata
 from muster.client.partitions import OffsetAndMetadata, TopicPartition, checked_partition, place_of
 from muster.client.produce.sender import RecordFuture, RecordMetadata
@@ -57,8 +56,9 @@ class Transaction(Generic[K, V]):
             await transaction.commit_offsets(consumer)
 
     It begins with the block, is committed at its end, and aborted if the block is left by an exception or a
-    cancellation. `begin`, `commit` and `abort` do the same by hand; after `commit` or `abort` within the
-    block, its end does nothing.
+    cancellation. A block left by TransactionAborted raises ProducerFenced if the abort shows that this
+    is why. `begin`, `commit` and `abort` do the same by hand; after `commit` or `abort` within the block, its
+    end does nothing.
     """
 
     def __init__(self, producer: Sends[K, V], transactions: Transactions) -> None:
@@ -126,8 +126,8 @@ class Transaction(Generic[K, V]):
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> RecordMetadata:
-        """As `Producer.send`, in this transaction. Raises TransactionAborted if it has failed, NoTransaction
-        if it is over."""
+        """As `Producer.send`, in this transaction. Raises TransactionAborted if it has failed or the broker
+        has ended it, NoTransaction if it is over."""
         self._transactions.check(self)
         return await self._producer.send(
             topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
@@ -192,8 +192,12 @@ class Transaction(Generic[K, V]):
         if not self._is_mine or self._transactions.state is State.ENDING:
             return
         hurried = isinstance(error, asyncio.CancelledError)
-        with suppress(ClientError, KafkaError):  # the producer remembers; the user's error says more
+        try:
             await self._transactions.abort(self, _HURRIED_ABORT_S if hurried else None)
+        except (ClientError, KafkaError) as failed:
+            if isinstance(error, TransactionAborted) and isinstance(failed, ProducerFenced):
+                raise
+            # Otherwise the user's error says more, and the producer remembers this one.
 
 
 class _Given:

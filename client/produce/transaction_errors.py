@@ -2,8 +2,10 @@
 
 It follows Kafka's Java client (KIP-890, KIP-1050), with these differences. If the group refuses an offset
 commit for its content (metadata too long), the transaction can be aborted, as after any error that the next
-transaction may avoid. INVALID_TXN_STATE in the response to EndTxn means that there is nothing to end: the
-broker has aborted the transaction.
+transaction may avoid. If it refuses one for the producer's epoch, EndTxn shows whether the producer is
+fenced, as after the same code from a partition: the group cannot tell that from a transaction that took too
+long. INVALID_TXN_STATE in the response to EndTxn means that there is nothing to end: the broker has aborted
+the transaction.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ _IN_ANSWER_TO: Final = {
         ErrorCode.INVALID_PRODUCER_EPOCH: Fate.ABORT,
         ErrorCode.INVALID_TXN_STATE: Fate.ABORT,
     },
+    ApiKey.TXN_OFFSET_COMMIT: {ErrorCode.INVALID_PRODUCER_EPOCH: Fate.ABORT},
     ApiKey.END_TXN: {ErrorCode.INVALID_TXN_STATE: Fate.GONE},
 }
 
@@ -70,6 +73,9 @@ def fate_of(api_key: ApiKey, code: ErrorCode) -> Fate:
         return told
     return Fate.AGAIN if code.retriable else _OTHERWISE.get(api_key, Fate.FATAL)
 
+
+ENDED_BY_OTHERS: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE})
+"""Codes by which partitions and groups refuse what comes after the transaction's end."""
 
 MEMBER_IS_BEHIND: Final = frozenset(
     {

@@ -40,7 +40,7 @@ from muster.client.produce.accumulator import Accumulator, Batch, PartitionQueue
 from muster.client.produce.sender import STILL_ENDING_S, Sender
 from muster.client.produce.settings import ProducerSettings
 from muster.client.produce.transaction_coordinator import Refused, TransactionCoordinator
-from muster.client.produce.transaction_errors import MEMBER_IS_BEHIND, Fate, fate_of
+from muster.client.produce.transaction_errors import ENDED_BY_OTHERS, MEMBER_IS_BEHIND, Fate, fate_of
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -317,14 +317,29 @@ class Transactions:
 
     # --- failures -------------------------------------------------------------------------------------------
 
-    def record_failed(self, error: Exception) -> None:
-        """A record was not acknowledged, and never will be."""
+    def record_failed(self, error: Exception) -> Exception:
+        """See `sender.Transactional`."""
+        told = error
+        if isinstance(error, KafkaError) and error.code in ENDED_BY_OTHERS:
+            error = self._ended_by_others(error)
+            told = TransactionAborted(f"the transaction can only be aborted: {error}")
+            told.__cause__ = error
         if self.state in (State.OPEN, State.COMMITTING, State.FAILED):
             fate = fate_of(ApiKey.PRODUCE, error.code) if isinstance(error, KafkaError) else Fate.ABORT
             if isinstance(error, KafkaError) and fate in (Fate.FENCED, Fate.FATAL):
                 self._die(Refused(fate, error))
             else:
                 self._fail(error)
+        return told
+
+    def _ended_by_others(self, error: KafkaError) -> KafkaError:
+        """The refusal of records or offsets after the transaction's end, with what that means."""
+        return KafkaError(
+            error.code,
+            "the transaction took longer than transaction_timeout_ms"
+            f" ({self._settings.transaction_timeout_ms}), or another producer has started with"
+            f" transactional_id {self.transactional_id}: {error.why}",
+        )
 
     def _fail(self, error: BaseException) -> None:
         """Mark the transaction as failed: it can only be aborted."""
@@ -421,7 +436,12 @@ class Transactions:
             await self._coordinator.end(commit=commit)
         except Refused as refused:
             if refused.fate is Fate.GONE:
-                self._renew = True
+                if commit and self._coordinator.joins_by_writing:
+                    await self._end_at_coordinator(
+                        commit=False
+                    )  # a new coordinator, too, gives the next epoch
+                else:
+                    self._renew = True
                 return _timed_out(refused.error, self._settings) if commit else None
             if refused.fate is Fate.ABORT and commit:
                 await self._end_at_coordinator(commit=False)
@@ -547,7 +567,10 @@ class Transactions:
             is_open = mine is self._offsets and self.state in (State.OPEN, State.FAILED)
             if is_open and refused.fate in (Fate.FENCED, Fate.FATAL):
                 raise self._die(refused) from refused.error
-            raise self._offsets_failed(mine, refused.error) from refused.error
+            why = refused.error
+            if why.code in ENDED_BY_OTHERS:
+                why = self._ended_by_others(why)
+            raise self._offsets_failed(mine, why) from why
         except TransactionAborted as error:
             self._offsets_failed(mine, error)
             raise

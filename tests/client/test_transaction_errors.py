@@ -27,6 +27,8 @@ from muster.protocol.api import ApiKey
         (ApiKey.ADD_PARTITIONS_TO_TXN, ErrorCode.TOPIC_AUTHORIZATION_FAILED, Fate.ABORT),
         (ApiKey.ADD_OFFSETS_TO_TXN, ErrorCode.GROUP_AUTHORIZATION_FAILED, Fate.ABORT),
         (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.ILLEGAL_GENERATION, Fate.ABORT),
+        (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.INVALID_PRODUCER_EPOCH, Fate.ABORT),
+        (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.PRODUCER_FENCED, Fate.FENCED),
         (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.INVALID_PRODUCER_ID_MAPPING, Fate.FATAL),
     ],
 )

@@ -622,8 +622,16 @@ async def test_an_epoch_is_taken_from_a_coordinator_that_leaves_the_cluster_mean
 # --- fenced -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", FENCED)
-@pytest.mark.parametrize(("level", "api_key"), REQUESTS)
+@pytest.mark.parametrize(
+    ("level", "api_key", "code"),
+    [
+        (level, api_key, code)
+        for level, api_key in REQUESTS
+        for code in FENCED
+        # Groups answer this for a transaction that took too long as well: see below.
+        if (api_key, code) != (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.INVALID_PRODUCER_EPOCH)
+    ],
+)
 async def test_who_is_fenced_does_nothing_more(level: int, api_key: ApiKey, code: ErrorCode) -> None:
     cluster = TransactionCluster(level)
     async with transactional(cluster) as producer:
@@ -692,18 +700,78 @@ async def test_a_fenced_record_fences_its_producer(level: int) -> None:
 
 
 @LEVELS
-async def test_a_record_of_an_old_epoch_aborts_its_transaction(level: int) -> None:
-    """Leaders also answer this for a transaction that the coordinator has ended."""
+@pytest.mark.parametrize("api_key", [ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT], ids=lambda each: each.name)
+async def test_an_old_epoch_aborts_the_transaction(level: int, api_key: ApiKey) -> None:
+    """Leaders and groups answer this for a transaction that the coordinator has ended, and for a fenced
+    producer."""
     cluster = TransactionCluster(level)
+    words = r"INVALID_PRODUCER_EPOCH: the transaction took longer than transaction_timeout_ms \(60000\), or"
     async with transactional(cluster) as producer:
         transaction = await begun(producer)
-        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.INVALID_PRODUCER_EPOCH))
-        with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
-            await transaction.send("t", b"2")
-        with pytest.raises(TransactionAborted, match="INVALID_PRODUCER_EPOCH"):
+        cluster.script[api_key].append(Say(code=ErrorCode.INVALID_PRODUCER_EPOCH))
+        with pytest.raises(TransactionAborted, match=words) as raised:
+            await added(transaction, api_key)
+        assert isinstance(raised.value.__cause__, KafkaError)
+        with pytest.raises(TransactionAborted, match=words):
             await transaction.commit()
         await one(producer, b"3")
     assert (cluster.committed, cluster.ends) == ([b"3"], [False, True])
+
+
+@LEVELS
+@pytest.mark.parametrize("api_key", [ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT], ids=lambda each: each.name)
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_the_abort_shows_whether_an_old_epoch_is_that_of_a_fenced_producer(
+    level: int, api_key: ApiKey, by_hand: bool
+) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = producer.transaction()
+        cluster.script[ApiKey.END_TXN].append(Say(code=ErrorCode.PRODUCER_FENCED))
+        if by_hand:
+            await transaction.begin()
+            await transaction.send("t", b"1")
+            cluster.script[api_key].append(Say(code=ErrorCode.INVALID_PRODUCER_EPOCH))
+            with pytest.raises(TransactionAborted):
+                await added(transaction, api_key)
+            with pytest.raises(ProducerFenced):
+                await transaction.abort()
+        else:
+
+            async def block() -> None:
+                async with transaction:
+                    await transaction.send("t", b"1")
+                    cluster.script[api_key].append(Say(code=ErrorCode.INVALID_PRODUCER_EPOCH))
+                    await added(transaction, api_key)
+
+            with pytest.raises(ProducerFenced) as raised:
+                await block()
+            assert isinstance(raised.value.__cause__, KafkaError)
+        with pytest.raises(ProducerFenced):
+            producer.transaction()
+    assert (cluster.committed, cluster.ends) == ([], [])
+
+
+async def added(transaction: Transaction[bytes, bytes], api_key: ApiKey) -> None:
+    """Add a record, or offsets."""
+    if api_key is ApiKey.PRODUCE:
+        await transaction.send("t", b"2")
+    else:
+        await transaction.commit_offsets(NOBODY, OFFSETS)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_producer_survives_a_timeout_though_the_coordinator_moves(moves: bool) -> None:
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.time_out()
+        if moves:
+            cluster.succeeded_by(2)
+        with pytest.raises(TransactionAborted, match="transaction_timeout_ms"):
+            await transaction.commit()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
 
 
 # --- records on their way when it fails ---------------------------------------------------------------------

@@ -97,6 +97,8 @@ class TransactionCluster(FakeCluster):
         self._groups: set[str] = set()
         self._before: tuple[ProducerIdentity, bool | None] | None = None
         """The identity whose request led to the present one, and to which end."""
+        self._ended = self._before
+        """The same, as it is recorded: later coordinators know it, too."""
 
     @asynccontextmanager
     async def listening(self, *node_ids: int) -> AsyncIterator[list[Address]]:
@@ -124,10 +126,12 @@ class TransactionCluster(FakeCluster):
     def time_out(self) -> None:
         """Abort the transaction because it took too long: its epoch is over."""
         self._end(commit=False)
-        self._before, self.identity = (self.identity, False), self._next()
+        self._before = self._ended = (self.identity, False)
+        self.identity = self._next()
 
     def succeeded_by(self, node: int) -> None:
-        """From now on this node is the coordinator. As in Kafka, it does not know the epoch before."""
+        """From now on this node is the coordinator. As in Kafka, it fences who asks InitProducerId with the
+        epoch before, but answers EndTxn from the record."""
         self.coordinator, self._before = node, None
 
     async def _serve(self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -218,7 +222,8 @@ class TransactionCluster(FakeCluster):
             return 0 if again else ErrorCode.PRODUCER_FENCED
         if self.is_open:
             self._end(commit=False)
-        self._before, self.identity = (asked, None), self._next()
+        self._before = self._ended = (asked, None)
+        self.identity = self._next()
         return 0
 
     def _next(self) -> ProducerIdentity:
@@ -231,15 +236,15 @@ class TransactionCluster(FakeCluster):
 
     def _end_asked(self, request: EndTxnRequest, *, by_writing: bool) -> int:
         asked = _identity_of(request)
-        if not self.is_open and self._before == (asked, request.committed):  # a repeat
+        if not self.is_open and self._ended == (asked, request.committed):  # a repeat
             return 0
         if asked != self.identity:
-            known = by_writing and self._before is not None and self._before[0] == asked
+            known = by_writing and self._ended is not None and self._ended[0] == asked
             return ErrorCode.INVALID_TXN_STATE if known else ErrorCode.PRODUCER_FENCED
         if not self.is_open and (request.committed or not by_writing):
             return ErrorCode.INVALID_TXN_STATE
         self._end(commit=request.committed)
-        self._before = (asked, request.committed)
+        self._before = self._ended = (asked, request.committed)
         if by_writing:
             self.identity = self._next()
         return 0

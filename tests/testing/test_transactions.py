@@ -33,7 +33,7 @@ from muster.coordinator.testing import (
     transactions,
 )
 from muster.protocol.api import response_class
-from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -140,7 +140,7 @@ AFTER: Final[dict[Accident, dict[Point, tuple[Seen, type[Exception] | None]]]] =
     # An open transaction survives its broker, and the producer continues.
     Accident.KILLED: dict.fromkeys(Point, (COMMITTED, None)),
     Accident.FENCED: {
-        Point.BEGUN: (NOTHING, KafkaError),  # sending the record fails: INVALID_PRODUCER_EPOCH
+        Point.BEGUN: (NOTHING, ProducerFenced),
         Point.SENT: (WRITTEN, ProducerFenced),
         Point.OFFSETS: (WRITTEN, ProducerFenced),
         Point.ENDING: (WRITTEN, ProducerFenced),
@@ -149,10 +149,7 @@ AFTER: Final[dict[Accident, dict[Point, tuple[Seen, type[Exception] | None]]]] =
     },
     Accident.TIMED_OUT: {
         Point.BEGUN: (COMMITTED, None),  # the timeout starts with the first record
-        Point.SENT: (
-            WRITTEN,
-            ProducerFenced,
-        ),  # the group coordinator knows only the epoch, so it sees a fenced producer
+        Point.SENT: (WRITTEN, TransactionAborted),
         Point.OFFSETS: (WRITTEN, TransactionAborted),
         Point.ENDING: (WRITTEN, TransactionAborted),
         Point.DECIDED: (COMMITTED, None),
@@ -190,20 +187,20 @@ class Play:
             await self._happen()
 
     async def run(self, transaction: Transaction[bytes, bytes], consumer: Consumer[bytes, bytes]) -> None:
-        await transaction.begin()
-        await self._at(Point.BEGUN)
-        await transaction.send("totals", b"3")
-        await self._at(Point.SENT)
-        await transaction.commit_offsets(consumer)
-        await self._at(Point.OFFSETS)
-        if self._point is Point.ENDING:
-            await self._commit_while_asking(transaction)
-        elif self._point is Point.DECIDED:
-            await self._commit_while_decided(transaction)
-        else:
-            await transaction.commit()
-            await self._broker.transaction(ID).ended()
-            await self._at(Point.MARKED)
+        async with transaction:
+            await self._at(Point.BEGUN)
+            await transaction.send("totals", b"3")
+            await self._at(Point.SENT)
+            await transaction.commit_offsets(consumer)
+            await self._at(Point.OFFSETS)
+            if self._point is Point.ENDING:
+                await self._commit_while_asking(transaction)
+            elif self._point is Point.DECIDED:
+                await self._commit_while_decided(transaction)
+            else:
+                await transaction.commit()
+                await self._broker.transaction(ID).ended()
+                await self._at(Point.MARKED)
 
     async def _commit_while_asking(self, transaction: Transaction[bytes, bytes]) -> None:
         faults = self._broker.faults
