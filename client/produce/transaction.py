@@ -185,6 +185,8 @@ class Transaction(Generic[K, V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
+            if self._told and self._transactions.state is State.ENDING:
+                return
             # If it is over and the user was not told, closing the producer has aborted it.
             if self._is_mine or not self._told:
                 await self.commit()

@@ -208,6 +208,24 @@ async def test_an_abort_that_hangs_is_asked_for_on(level: int) -> None:
     assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
 
 
+@LEVELS
+@pytest.mark.parametrize("call", ["commit", "abort"])
+async def test_a_block_does_not_wait_again_for_what_timed_out_by_hand(level: int, call: str) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        async with producer.transaction() as transaction:
+            await transaction.send("t", b"1")
+            block_for(producer, 300)
+            cluster.deaf.add(ApiKey.END_TXN)
+            with pytest.raises(TimedOut):
+                await getattr(transaction, call)()
+        assert of(producer).state is State.ENDING
+        block_for(producer, 60_000)
+        cluster.deaf.clear()
+        await one(producer, b"2")
+    assert cluster.committed == ([b"1", b"2"] if call == "commit" else [b"2"])
+
+
 @pytest.mark.parametrize(
     "place",
     [-1, 2**63, OffsetAndMetadata(1, "", 2**31), OffsetAndMetadata(1, b"m")],  # type: ignore[arg-type]
