@@ -24,6 +24,7 @@ from muster.coordinator.journal.explain.names import duration
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _INT64_MAX: Final = 2**63 - 1
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
 _NAMED_MAX: Final = 5  # transactions named in an error
 
 _COLUMNS: Final = (
@@ -36,7 +37,8 @@ _FIND: Final = """\
 A transaction hangs on a partition if no coordinator will ever end it there: none knows its producer id, or
 the transaction of the one that does is not about the partition. Consumers that read only committed records
 (isolation.level read_committed) stop at it. The groups that stand there, or have yet to come there, are
-listed; whether they read only committed records is for their members to know.
+listed; whether they read only committed records is for their members to know. In __consumer_offsets, groups
+whose offsets it commits wait for them, and read nothing: those are not listed.
 
 You need to be allowed to describe all transactional ids: one that you may not describe looks as if it were
 hanging. Groups that you may not describe are left out.
@@ -190,11 +192,14 @@ def _print_hanging(hanging: list[HangingTransaction], held: Outcomes[TopicPartit
         for where, told in held.succeeded.items()
         for group in told.groups
     ]
+    in_offsets = any(where.topic == _OFFSETS_TOPIC for where in first)
     if held_rows:
         print("\nHeld back, if they read only committed records:\n")
         print(output.table(_HELD_BACK_COLUMNS, held_rows))
-    elif not held.failed:
+    elif not held.failed and not in_offsets:
         print("\nNo group is held back.")
+    if in_offsets:
+        print(f"\nThe groups whose offsets one in {_OFFSETS_TOPIC} commits wait for them.")
     which, where = ("it" if len(hanging) == 1 else "the first one"), hanging[0].partition
     named = f"--topic {where.topic} --partition {where.partition} --start-offset {hanging[0].start_offset}"
     print(f"\nTo end {which}: muster transactions abort {named}")

@@ -16,6 +16,7 @@ from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.group_offsets import TopicPartition
+from muster.coordinator.group.pending_offsets import TransactionalProducer
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.group.topics import compared
 from muster.coordinator.journal.entries import WHOLE_BROKER, Member
@@ -118,6 +119,14 @@ class GroupRuntime(Runtime[Shard]):
             if refusal.code not in _NOT_NOW:
                 raise
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal.why) from refusal
+
+    def transactional_producers(self, number: int) -> Mapping[int, TransactionalProducer]:
+        """The producers whose transactions commit offsets in a shard, perhaps a moment before they are
+        durable. Raises NOT_LEADER_OR_FOLLOWER if it is not here, or loading."""
+        host = self._hosts.get(number)
+        if host is None or host.machine is None or host.state is not HostState.ACTIVE:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"shard {number} is not on this broker")
+        return host.machine.hard.pending.producers
 
     # --- the journal ----------------------------------------------------------------------------------------
 

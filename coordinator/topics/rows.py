@@ -317,7 +317,8 @@ class RowPartitions(ABC):
         return await self._bounds(self._leading(topic, partition))
 
     async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
-        """See `Source`. Always empty: nobody produces to the topic."""
+        """See `Source`. Always empty: nobody produces to the topic. (Whose transactions commit offsets, the
+        group coordinator knows.)"""
         self._leading(topic, partition)
         return []
 

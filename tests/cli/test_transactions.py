@@ -11,13 +11,20 @@ import pytest
 
 from muster.client.admin import hanging as hanging_calls
 from muster.client.errors import ConnectionLost
+from muster.coordinator.cluster.coordinators import GROUPS
 from muster.coordinator.testing import Broker
 from muster.coordinator.testing.thread import CALL_S, LoopThread
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
-from muster.protocol.messages.transactions import WriteTxnMarkersRequest
+from muster.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+)
 from tests.cli.running import Muster
 from tests.client.transaction_brokers import Described, Producer, TransactionBrokers
+from tests.http.transactional import UNVERIFIED
+from tests.support.wire_blocking import WireConnection
 
 HOUR_MS = 3_600_000
 
@@ -216,6 +223,34 @@ def test_what_is_wrong_is_named(muster: Muster, words: str, why: str) -> None:
 
 def test_an_empty_id(muster: Muster) -> None:
     assert "'' is not allowed; it takes a name" in muster.misused("transactions", "describe", "")
+
+
+def test_offsets_that_hang_are_found_and_aborted(capfd: pytest.CaptureFixture[str]) -> None:
+    with Broker(**UNVERIFIED) as broker:
+        broker.create_topic("orders")
+        muster = Muster(broker.bootstrap, capfd)
+        number = str(GROUPS.route("billing", 50))
+        with WireConnection("127.0.0.1", broker.port, "app") as wire:
+            part = TxnOffsetCommitRequest.Partition(
+                partition_index=0, committed_offset=1, committed_metadata=""
+            )
+            topic = TxnOffsetCommitRequest.Topic(name="orders", partitions=[part])
+            commit = TxnOffsetCommitRequest(
+                transactional_id="stray", group_id="billing", producer_id=7, producer_epoch=0, topics=[topic]
+            )
+            (answered,) = wire.call(commit, 3, TxnOffsetCommitResponse).topics
+            assert answered.partitions[0].error_code == 0
+        assert broker.group("billing").pending_offsets() == {("orders", 0): 1}
+        find = ("transactions", "find-hanging", "--longer-than", "0s")
+        header, found, _, waits, _, end = muster.done(*find).splitlines()
+        assert header.startswith("TOPIC ")
+        assert found.split()[:2] == ["__consumer_offsets", number]
+        assert found.endswith("no coordinator knows producer id 7")
+        assert waits == "The groups whose offsets one in __consumer_offsets commits wait for them."
+        words = end.removeprefix("To end it: muster ").split()
+        assert "aborted" in muster.done(*words, "--execute")
+        assert broker.group("billing").pending_offsets() == {}
+        assert muster.done(*find) == "no hanging transactions\n"
 
 
 def test_on_muster_nothing_hangs(capfd: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,10 @@ class Transactional:
         """Commit an offset as part of the transaction."""
         answer = await self._wire.call(adding_offsets(self.id, self.producer, group), 3)
         assert answer.error_code == 0
+        await self.write_offset(group, partition, offset)
+
+    async def write_offset(self, group: str, partition: int, offset: int) -> None:
+        """Commit an offset of a group that the transaction has, or of any where nobody asks."""
         part = TxnOffsetCommitRequest.Partition(
             partition_index=partition, committed_offset=offset, committed_metadata=""
         )

@@ -14,7 +14,11 @@ from muster.coordinator.transactions.marker import Marker
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.offsets import OffsetFetchRequest
-from muster.protocol.messages.transactions import TxnOffsetCommitRequest, WriteTxnMarkersRequest
+from muster.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
 from tests.server.conftest import StartBrokers
 from tests.server.test_authorize import as_user, creation, give
 from tests.server.test_configs import alter
@@ -27,6 +31,7 @@ from tests.support.wire import Wire
 from tests.support.wire_configs import BROKER, SET
 
 P = 41
+MINUTE_MS = 60_000
 VERSIONS = range(7)
 BY_ID_FROM = 6
 
@@ -126,6 +131,34 @@ async def test_an_aborted_transaction_leaves_nothing(broker: Broker, wire: Wire)
     assert codes(await wire.call(txn_commit(("t", 0, 7)), 5)) == [0]
     assert await mark(wire, broker.runtime.number_of("g"), committed=False) == [0]
     assert await fetched(wire, stable=True) == [NOTHING, NOTHING]
+
+
+async def test_producers_are_described(broker: Broker, wire: Wire) -> None:
+    number = broker.runtime.number_of("g")
+
+    async def described() -> dict[int, tuple[int, int, bool]]:
+        """Epoch, coordinator epoch and whether a transaction is open, by producer."""
+        asked = DescribeProducersRequest.TopicRequest(
+            name="__consumer_offsets", partition_indexes=[number, 50]
+        )
+        here, missing = (await wire.call(DescribeProducersRequest(topics=[asked]), 0)).topics[0].partitions
+        assert (here.error_code, missing.error_code) == (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        starts = [each.current_txn_start_offset for each in here.active_producers]
+        assert len({start for start in starts if start >= 0}) == sum(start >= 0 for start in starts)
+        assert all(
+            0 <= broker.clock.now_ms() - each.last_timestamp < MINUTE_MS for each in here.active_producers
+        )
+        return {
+            each.producer_id: (each.producer_epoch, each.coordinator_epoch, start >= 0)
+            for each, start in zip(here.active_producers, starts, strict=True)
+        }
+
+    assert await described() == {}
+    for producer_id in (P, P + 1):
+        assert codes(await wire.call(txn_commit(("t", 0, 7), producer_id=producer_id), 5)) == [0]
+    assert await described() == {P: (0, -1, True), P + 1: (0, -1, True)}
+    assert await mark(wire, number) == [0]
+    assert await described() == {P: (0, 0, False), P + 1: (0, -1, True)}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -66,6 +66,20 @@ async def test_it_says_who_holds_back_whom_since_when(show: Show, open_page: Ope
         await expect(page).to_have_title("billing · muster")
 
 
+async def test_offsets_that_hang_can_be_ended_as_it_says(show: Show, open_page: Open) -> None:
+    shown = await show(**UNVERIFIED)
+    await shown.create_topic()
+    number = shown.broker.runtime.number_of("billing")
+    page = await open_page(shown, "/#/transactions")
+    async with await Transactional.stray(shown.port) as stray:
+        await stray.write_offset("billing", 0, 5)
+        await look_again(page)
+        await expect(page.locator("#held tbody tr")).to_contain_text(
+            f"muster transactions abort --topic __consumer_offsets --partition {number}"
+            f" --producer-id {STRAY[0]}"
+        )
+
+
 async def test_ids_are_found_and_are_text(shown: Shown, open_page: Open) -> None:
     odd = '<img src=x onerror="document.title=1">'
     async with (

@@ -21,6 +21,7 @@ from muster.coordinator.server.rights import denied
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.partitions import Appended
+from muster.coordinator.topics.producers import NO_TRANSACTION, ActiveProducer
 from muster.coordinator.topics.writer import refuse
 from muster.coordinator.transactions.marker import Marker
 from muster.protocol.api import ApiKey
@@ -32,6 +33,8 @@ from muster.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+
+_STARTS_PER_MS: Final = 1_000
 
 _Producers = DescribeProducersResponse.TopicResponse.PartitionResponse
 _Ended = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
@@ -168,7 +171,7 @@ async def describe_producers(
             described.add((asked.name, index))
             try:
                 topic = named_topic(broker, asked.name)
-                found = await broker.partitions.of(topic).active_producers(topic, index)
+                found = await _producers(broker, topic, index)
             except KafkaError as error:
                 described_here.append(entry(_Producers, context.api_version, error, partition_index=index))
                 continue
@@ -188,6 +191,29 @@ async def describe_producers(
             DescribeProducersResponse.TopicResponse(name=asked.name, partitions=described_here)
         )
     return response
+
+
+async def _producers(broker: Broker, topic: Topic, partition: int) -> list[ActiveProducer]:
+    found = await broker.partitions.of(topic).active_producers(topic, partition)
+    if topic.name != OFFSETS_TOPIC:
+        return found
+    return [
+        ActiveProducer(
+            producer_id,
+            each.epoch,
+            -1,
+            each.last_ms,
+            each.coordinator_epoch,
+            _start(producer_id, each.last_ms) if each.in_transaction else NO_TRANSACTION,
+        )
+        for producer_id, each in sorted(broker.runtime.transactional_producers(partition).items())
+    ]
+
+
+def _start(producer_id: int, began_ms: int) -> int:
+    """Stands for the first offset of a transaction in `__consumer_offsets`, which has none: a number by which
+    to tell it from others, beyond any record's offset."""
+    return began_ms * _STARTS_PER_MS + producer_id % _STARTS_PER_MS
 
 
 def _needs_to_end_transactions(asking: Asking, request: WriteTxnMarkersRequest) -> KafkaError | None:

@@ -50,7 +50,7 @@ function fillVerdict(cell, each) {
   redraw(cell, [each.verdict, each.why], () => [
     tag("span", { class: `state ${each.verdict.replaceAll(" ", "-")}` }, each.verdict),
     ...(each.why ? [tag("span", { class: "sub" }, each.why)] : []),
-    ...(each.verdict === "hanging" && each.end !== null ? [tag("code", { class: "sub" }, `muster transactions abort --topic ${each.topic} --partition ${each.partition} --start-offset ${each.start_offset}`)] : []),
+    ...(each.verdict === "hanging" ? [tag("code", { class: "sub" }, `muster transactions abort --topic ${each.topic} --partition ${each.partition} ${each.start_offset === null ? `--producer-id ${each.producer_id}` : `--start-offset ${each.start_offset}`}`)] : []),
   ]);
 }
 
