@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
+from typing import Final
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.files import WouldBlock
@@ -22,6 +23,8 @@ from muster.coordinator.topics.sources import (
 )
 
 _log = Logger(part="topics")
+
+_NAMED_MAX: Final = 20  # transactions named in a log line
 
 
 class Led:
@@ -155,4 +158,8 @@ def report_recovery(log: PartitionLog) -> None:
     for first, behind in found.missing:
         _log.error("records missing: a segment file is gone", **place, first=first, last=behind - 1)
     if known_end := max(found.known_end, log.known_end):
+        found_open = log.producers.open()
+        if found_open:  # their markers may be lost, and their coordinators do not know
+            named = [f"producer id {each[0]} from offset {each[2]}" for each in found_open[:_NAMED_MAX]]
+            place |= {"open_transactions": len(found_open), "oldest": named}
         _log.error("records missing: the log ended at known_end before", **place, known_end=known_end)

@@ -10,9 +10,11 @@ from typing import Any
 import google_crc32c
 import pytest
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.files import DiskFolder, MemoryFolder
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.guards import UNVERIFIED, Guard
+from muster.coordinator.topics.led import report_recovery
 from muster.coordinator.topics.log import NOTHING_LISTED, Listed, ListTimestamp
 from muster.coordinator.topics.producers import ActiveProducer, Producers
 from muster.coordinator.topics.retention import expire
@@ -549,6 +551,26 @@ def test_a_delete_that_deletes_nothing_forgets_no_aborted_transaction_whose_file
 
 def compacted_log(**configs: str) -> Transactions:
     return Transactions(cleanup_policy="compact", min_cleanable_dirty_ratio="0", **configs)
+
+
+@pytest.mark.files
+def test_transactions_whose_markers_may_be_lost_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(Logger, "error", lambda _, event, **fields: said.append(fields))
+    one = Transactions(MemoryFolder())
+    for producer in (P, Q, P + 2):
+        one.put(producer)
+    end_bytes = one.log.segments.size
+    for producer in (P, Q):
+        one.end(producer, committed=False)
+    one.log.close()
+    one.folder.remove("00000000000000000000.index")
+    one.folder.open("00000000000000000000.log").truncate(end_bytes)  # as a power cut may leave it
+    log = one.reopen()
+    report_recovery(log)
+    (missing,) = said
+    assert (missing["end_offset"], missing["known_end"], missing["open_transactions"]) == (3, 5, 3)
+    assert missing["oldest"][:2] == [f"producer id {P} from offset 0", f"producer id {Q} from offset 1"]
 
 
 def close_segment(one: Transactions) -> None:
