@@ -170,7 +170,7 @@ class _Limits:
     """When to stop."""
 
     def __init__(self, given: Namespace) -> None:
-        self._left = given.max_messages
+        self._left: int | None = given.max_messages
         self._idle_s = given.idle_timeout
         self.something_happened()
 
@@ -183,7 +183,12 @@ class _Limits:
 
     @property
     def reached(self) -> bool:
-        return self._left == 0 or (self._idle_s is not None and self.wait_s <= 0)
+        return self.enough or (self._idle_s is not None and self.wait_s <= 0)
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many records as are wanted were taken."""
+        return self._left == 0
 
     @property
     def wait_s(self) -> float:
@@ -234,8 +239,19 @@ async def _consume_alone(cluster: Cluster, given: Namespace, printed: _Printed) 
             for error, since in fetcher.troubles.values():
                 if deadline(-given.timeout) > since:
                     raise error
+        if not limits.enough:
+            _check_idle(given, fetcher, ends)
     finally:
         await fetcher.close()
+
+
+def _check_idle(given: Namespace, fetcher: Fetcher, ends: dict[TopicPartition, int]) -> None:
+    """Raise why no more records arrived, unless there were none to read."""
+    for error, _ in fetcher.troubles.values():
+        raise error
+    for where in sorted(fetcher.assigned) if given.until_end else ():
+        if (position := _next(fetcher, where)) < ends[where]:
+            raise Failed(f"no record for {given.idle_timeout:g} s; {where} is at {position} of {ends[where]}")
 
 
 def _next(fetcher: Fetcher, where: TopicPartition) -> int:
@@ -336,6 +352,8 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
             if not belongs:
                 why = consumer.health().last_error or "the group has not formed"
                 raise Failed(f"group {given.group}: no assignment within {given.timeout:g} s: {why}")
+            if not limits.enough:
+                _check_idle_member(consumer.health())
             read_all = True
     except (ClientError, KafkaError) as error:
         if not read_all:
@@ -343,6 +361,14 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
         printed.progress.erase()
         why = f"group {given.group}: not all offsets could be committed; some records will be read again"
         print(f"{given.prog}: {why}: {given.in_words(str(error))}", file=sys.stderr)
+
+
+def _check_idle_member(health: Health) -> None:
+    """Raise why no more records arrived, unless there were none to read."""
+    for trouble in health.troubles.values():
+        raise Failed(trouble)
+    if health.membership == "UNJOINED" and health.last_error:
+        raise Failed(health.last_error)
 
 
 class _Patience:

@@ -166,6 +166,32 @@ def test_a_broker_that_goes_away_is_not_waited_for_without_end(options: tuple[st
     assert b"127.0.0.1" in err
 
 
+@pytest.mark.parametrize("options", [(), ("--until-end",), ("--group", "g")], ids=" ".join)
+def test_a_broker_that_goes_away_is_not_an_idle_topic(options: tuple[str, ...]) -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        for _ in range(60):  # more than pipes and the client hold
+            broker.produce("t", [b"x" * 100_000 for _ in range(9)])
+        process = started(
+            broker.bootstrap, "consume", "t", "--from-beginning", "--idle-timeout", "2", *options
+        )
+        assert process.stdout is not None
+        begun = process.stdout.read(100_000)
+    rest, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, (begun + rest).count(b"\n") < 540) == (1, True), err
+    assert b"127.0.0.1" in err
+
+
+def test_an_idle_timeout_before_the_end_is_a_failure(broker: Broker, muster: Muster) -> None:
+    run(broker.bootstrap, "produce", "t", stdin=b"1\n2\n")
+    options = ("consume", "t", "--from-beginning", "--until-end", "--idle-timeout", "1")
+    assert muster.done(*options, "--max-messages", "1") == "1\n"
+    with broker.faults.add(api="Fetch", delay="1h", times=None):
+        assert muster.refused(*options) == "muster consume: no record for 1 s; t-0 is at 0 of 2\n"
+    with broker.faults.add(api="Fetch", error="KAFKA_STORAGE_ERROR", times=None):
+        assert "KAFKA_STORAGE_ERROR" in muster.refused(*options)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_a_member_leaves_its_group(broker: Broker, number: signal.Signals) -> None:
     broker.create_topic("t")
