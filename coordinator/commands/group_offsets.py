@@ -159,7 +159,8 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
                 continue
             finally:
                 progress.advance()
-            failures |= _named(outcomes.failed)
+            of_group = f"group {printable(group)}, " if len(groups) > 1 else ""
+            failures |= {of_group + name: error for name, error in _named(outcomes.failed).items()}
             places += [Place.of(group, where, outcome) for where, outcome in sorted(outcomes.items())]
     _show(given, places, with_groups=len(groups) > 1)
     _say_what_was_out_of_range(given, places)

@@ -138,6 +138,16 @@ def test_several_groups(muster: Muster, broker: Broker) -> None:
         assert ended.err.startswith("muster groups reset-offsets: group audit: group audit is Stable with 1")
 
 
+def test_every_group_that_fails_is_named(muster: Muster, broker: Broker) -> None:
+    broker.create_topic("t", 1)
+    reset = ("groups", "reset-offsets", "a", "b", "--to-latest", "--execute")
+    with broker.faults.add(api="OffsetCommit", error="INVALID_COMMIT_OFFSET_SIZE", times=None):
+        refused = muster(*reset, "--topic", "t", "--topic", "nope")
+    assert (refused.code, refused.out) == (1, "")
+    said = [line.split(": ")[1] for line in refused.err.splitlines()]
+    assert sorted(said) == ["group a, nope", "group a, t-0", "group b, nope", "group b, t-0"]
+
+
 def test_a_lost_answer_about_one_group_does_not_hide_the_others(
     muster: Muster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
