@@ -318,7 +318,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
         )
     # A member waits for its topic and for brokers; the user of a command wants an error.
     await _partitions(cluster, given.topic, deadline(given.timeout))
-    limits, patience = _Limits(given), _Patience(given.timeout)
+    limits, patience = _Limits(given), _Patience(given, printed.progress)
     limits.something_will_happen(given.timeout)
     belongs = False
 
@@ -351,7 +351,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
                 patience.check(consumer.health())
             if not belongs:
                 why = consumer.health().last_error or "the group has not formed"
-                raise Failed(f"group {given.group}: no assignment within {given.timeout:g} s: {why}")
+                raise Failed(_unassigned(given, why))
             if not limits.enough:
                 _check_idle_member(consumer.health())
             read_all = True
@@ -374,18 +374,44 @@ def _check_idle_member(health: Health) -> None:
 class _Patience:
     """Limits how long to go on without a response: a consumer would go on forever."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, given: Namespace, progress: Progress) -> None:
+        self._given = given
+        self._timeout_s: float = given.timeout
+        self._progress = progress
         self._since: float | None = None
+        self._joins_since: float | None = None
+        self._has_said_so = False
 
     def check(self, health: Health) -> None:
-        """Raise Failed if partitions were unreadable or the coordinator unresponsive for too long."""
+        """Raise Failed if partitions were unreadable, the coordinator unresponsive or joining refused for too
+        long."""
         trouble = next(iter(health.troubles.values()), "")
         if health.membership == "STABLE" and (health.heartbeat_age_s or 0.0) > self._timeout_s:
             raise Failed(health.last_error or "the group coordinator does not respond")
+        self._check_joining(health)
         if not trouble:
             self._since = None
         elif self._since is None:
             self._since = deadline(0)
         elif deadline(-self._timeout_s) > self._since:
             raise Failed(trouble)
+
+    def _check_joining(self, health: Health) -> None:
+        """Joining may rightly take longer than the timeout, because of other members; failing to join not."""
+        if health.membership not in ("UNJOINED", "PREPARING_REBALANCE", "JOINING"):
+            self._joins_since, self._has_said_so = None, False
+        elif self._joins_since is None:
+            self._joins_since = deadline(0)
+        elif deadline(-self._timeout_s) <= self._joins_since:
+            return
+        elif health.membership != "PREPARING_REBALANCE" and health.last_error:
+            raise Failed(_unassigned(self._given, health.last_error))
+        elif not self._has_said_so:
+            self._has_said_so = True
+            self._progress.erase()
+            why = f"group {self._given.group} has not formed within {self._timeout_s:g} s; still waiting"
+            print(f"{self._given.prog}: {why}", file=sys.stderr, flush=True)
+
+
+def _unassigned(given: Namespace, why: str) -> str:
+    return f"group {given.group}: no assignment within {given.timeout:g} s: {why}"

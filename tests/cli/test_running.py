@@ -192,6 +192,39 @@ def test_an_idle_timeout_before_the_end_is_a_failure(broker: Broker, muster: Mus
         assert "KAFKA_STORAGE_ERROR" in muster.refused(*options)
 
 
+@each(
+    "protocol, api, error",
+    [
+        ("classic", "FindCoordinator", "COORDINATOR_NOT_AVAILABLE"),
+        ("classic", "JoinGroup", "COORDINATOR_LOAD_IN_PROGRESS"),
+        ("consumer", "FindCoordinator", "COORDINATOR_NOT_AVAILABLE"),
+        ("consumer", "ConsumerGroupHeartbeat", "COORDINATOR_LOAD_IN_PROGRESS"),
+    ],
+)
+def test_a_group_that_cannot_be_joined_is_not_waited_for_without_end(
+    muster: Muster, broker: Broker, protocol: str, api: str, error: str
+) -> None:
+    muster("topics", "create", "t", "--if-not-exists")
+    options = ("consume", "t", "--group", "g", "--timeout", "2", "--group-protocol", protocol)
+    with broker.faults.add(api=api, group="g", error=error, times=None):
+        said = muster.refused(*options)
+    assert said.startswith("muster consume: group g: no assignment within 2 s: ")
+    assert error in said
+
+
+def test_a_member_that_has_to_wait_for_its_group_says_so(broker: Broker) -> None:
+    run(broker.bootstrap, "produce", "t", stdin=b"x\n")
+    options = ("consume", "t", "--group", "g", "--from-beginning", "--max-messages", "1", "--timeout", "1")
+    with broker.faults.add(api="JoinGroup", group="g", delay="1h", times=None):
+        process = started(broker.bootstrap, *options)
+        assert process.stderr is not None
+        line = process.stderr.readline()
+    assert line == b"muster consume: group g has not formed within 1 s; still waiting\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_a_member_leaves_its_group(broker: Broker, number: signal.Signals) -> None:
     broker.create_topic("t")
