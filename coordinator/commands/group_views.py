@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from muster.client.admin import offsets as offset_calls
+from muster.client.admin.answers import failure_of
 from muster.client.admin.groups import GroupDescription, MemberDescription
 from muster.client.admin.offsets import GroupOffsets
+from muster.client.errors import ClientError
 from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.names import Names
-from muster.protocol.errors import ErrorCode
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_ENDS_SHARE: Final = 1 / 3
+"""How much of the remaining time the look-up of log ends may take: a partition without a leader takes all."""
 
 
 class Position(NamedTuple):
@@ -32,6 +38,13 @@ class Described(NamedTuple):
 
     group: GroupDescription
     positions: list[Position]
+
+
+class Description(NamedTuple):
+    """Groups, and why the log ends of some partitions are unknown."""
+
+    groups: list[Described]
+    failures: Mapping[TopicPartition, KafkaError]
 
 
 class View(NamedTuple):
@@ -66,30 +79,39 @@ def members_of(group: GroupDescription) -> list[Member]:
 
 async def describe(
     cluster: Cluster, groups: Mapping[str, GroupDescription], until: float, *, positions: bool
-) -> list[Described]:
+) -> Description:
     """Describe groups, with their positions if `positions`."""
     if not positions:
-        return [Described(group, []) for group in groups.values()]
+        return Description([Described(group, []) for group in groups.values()], {})
     committed = (await offset_calls.list_group_offsets(cluster, groups, until)).raise_for_failures()
     assigned = {
         name: {where: member for member in group.members for where in member.assignment or []}
         for name, group in groups.items()
     }
     wanted = {name: sorted({*committed[name], *assigned[name]}) for name in groups}
-    ends = await _ends(cluster, {where for each in wanted.values() for where in each}, until)
-    return [
+    ends, failures = await _ends(cluster, {where for each in wanted.values() for where in each}, until)
+    described = [
         Described(group, _positions(wanted[name], committed[name], ends, assigned[name]))
         for name, group in groups.items()
     ]
+    return Description(described, failures)
 
 
-async def _ends(cluster: Cluster, partitions: set[TopicPartition], until: float) -> dict[TopicPartition, int]:
-    """The log end offsets. They are unknown for a deleted topic, whose committed offsets are still shown."""
-    found = await offset_calls.list_offsets(cluster, dict.fromkeys(partitions, offset_calls.LATEST), until)
-    for error in found.failed.values():
-        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise error
-    return {where: end.offset for where, end in found.succeeded.items() if end is not None}
+async def _ends(
+    cluster: Cluster, partitions: set[TopicPartition], until: float
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
+    """The log end offsets, and why others are unknown: committed offsets are shown nevertheless, and soon.
+    That a topic was deleted is no failure."""
+    until = deadline((until - deadline(0)) * _ENDS_SHARE)
+    try:
+        found = await offset_calls.list_offsets(
+            cluster, dict.fromkeys(partitions, offset_calls.LATEST), until
+        )
+    except (ClientError, KafkaError) as error:
+        return {}, dict.fromkeys(sorted(partitions), failure_of(error))
+    ends = {where: end.offset for where, end in found.succeeded.items() if end is not None}
+    deleted = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ends, {where: error for where, error in sorted(found.failed.items()) if error.code != deleted}
 
 
 def _positions(

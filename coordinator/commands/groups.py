@@ -13,7 +13,7 @@ from muster.client.network.connection import deadline
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import group_offsets, group_timeline, group_views, group_why, output
 from muster.coordinator.commands.options import actions, any_name, command, one_of
-from muster.coordinator.commands.run import Usage, report_outcomes, require_names_or_all
+from muster.coordinator.commands.run import Usage, report_failures, report_outcomes, require_names_or_all
 from muster.protocol.errors import ErrorCode
 
 _LIST_JSON = """\
@@ -158,7 +158,7 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
     wanted = await _all_groups(cluster, until) if given.all_groups else given.groups
     groups = await _existing(cluster, wanted, until, may_be_gone=given.all_groups)
     positions = given.output == "json" or given.view == "offsets"
-    described = await group_views.describe(cluster, groups, until, positions=positions)
+    described, failures = await group_views.describe(cluster, groups, until, positions=positions)
     if given.output == "json":
         print(output.document([group_views.as_json(each) for each in described]))
     else:
@@ -170,7 +170,7 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
         _show(given, view)
         if given.view == "offsets" and not given.all_groups:
             _say_whose_positions_are_unknown(given, described)
-    return 0
+    return report_failures(given, {str(where): error for where, error in failures.items()})
 
 
 def _say_whose_positions_are_unknown(given: Namespace, described: list[group_views.Described]) -> None:

@@ -202,7 +202,8 @@ def report_outcomes(given: Namespace, outcomes: Mapping[str, KafkaError | None],
 def report_failures(given: Namespace, failures: Mapping[str, KafkaError]) -> int:
     """Print failures on standard error and return the exit code."""
     for name, error in failures.items():
-        fail(given.prog, f"{name}: {_explained(error)}", EXIT_FAILED)
+        why, about = _explained(error), f"{name}: "
+        fail(given.prog, about + why.removeprefix(about), EXIT_FAILED)
     return EXIT_FAILED if failures else 0
 
 

@@ -92,6 +92,34 @@ def test_how_far_a_group_is(muster: Muster) -> None:
     )
 
 
+def test_a_partition_that_cannot_be_asked_hides_no_other(muster: Muster, broker: Broker) -> None:
+    with_offsets(muster)
+    broker.create_topic("offline", 1)
+    muster.done("groups", "reset-offsets", "billing", "--topic", "offline", "--to-latest", "--execute")
+    describe = ("groups", "describe", "billing", "--timeout", "3")
+    with broker.faults.add(api="ListOffsets", topic="offline", error="LEADER_NOT_AVAILABLE", times=None):
+        shown, as_json = muster(*describe), muster(*describe, "--output", "json")
+    assert (shown.code, as_json.code) == (1, 1)
+    assert [line.split()[1:6] for line in shown.out.splitlines()[1:]] == [
+        ["offline", "0", "0", "-", "-"],
+        ["orders", "0", "3", "5", "2"],
+        ["orders", "1", "0", "0", "0"],
+    ]
+    assert [each["log_end_offset"] for each in as_json.json[0]["offsets"]] == [None, 5, 0]
+    (line,) = shown.err.splitlines()
+    assert line.startswith("muster groups describe: offline-0: the partition has no leader")
+    assert "LEADER_NOT_AVAILABLE" in line
+
+
+def test_a_broker_that_tells_no_log_ends_hides_no_committed_offset(muster: Muster, broker: Broker) -> None:
+    with_offsets(muster)
+    with broker.faults.add(api="ListOffsets", delay="1h", times=None):
+        shown = muster("groups", "describe", "--all-groups", "--output", "csv", "--timeout", "1")
+    assert shown.code == 1
+    assert shown.out.splitlines()[1:] == ["billing,orders,0,3,,,,,", "billing,orders,1,0,,,,,"]
+    assert [line.split(": ")[1] for line in shown.err.splitlines()] == ["orders-0", "orders-1"]
+
+
 def test_a_group_of_other_members_than_consumers(muster: Muster, broker: Broker) -> None:
     with connect_worker(broker):
         ended = muster("groups", "describe", "workers")
