@@ -40,9 +40,10 @@ On a terminal, refreshes every few seconds. The keys g, s, m, l, r and b sort by
 rate and rebalances; q or Ctrl-C quits. If a broker goes away it says so and retries. With --once, or if the
 output is not a terminal, prints one snapshot and exits.
 
-LAG: records between the committed offsets and the ends of the logs. RECORDS/S: how fast the committed offsets
-move. REBALANCES/H: rebalances completed within the last hour, from the topic {TOPIC}, which only
-muster has (- with Apache Kafka). Shows at most {GROUPS_MAX} groups, the first by id; name others to see them.
+LAG: records between the committed offsets and the ends of the logs; unknown if one end is. RECORDS/S: how
+fast the committed offsets move. REBALANCES/H: rebalances completed within the last hour, from the topic
+{TOPIC}, which only muster has (- with Apache Kafka). Shows at most {GROUPS_MAX} groups, the first by id;
+name others to see them.
 
 JSON: [{{"group_id": text, "state": text, "members": number, "partitions": number, "lag": number or null,
         "records_per_second": number or null, "rebalances": number or null}}]"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -44,7 +44,8 @@ class Row(NamedTuple):
     partitions: int
     """Partitions with a committed offset."""
     lag: int | None
-    """Records between the committed offsets and the log ends, over all partitions."""
+    """Records between the committed offsets and the log ends, over all partitions; None if the end of one is
+    unknown."""
     records_per_second: float | None
     """How fast the committed offsets move; None before the second refresh."""
     rebalances: int | None
@@ -94,9 +95,11 @@ class Watched:
         await self._journal.read(until, whole=whole_journal)
         self._rates.add(at, positions)
         end_of = {where: each.offset for where, each in ends.succeeded.items() if each is not None}
-        rows = [self._row(group, positions.get(name, {}), end_of) for name, group in groups.items()]
+        deleted = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        unknown = {where for where, error in ends.failed.items() if error.code != deleted}
+        rows = [self._row(group, positions.get(name, {}), end_of, unknown) for name, group in groups.items()]
         # Topics and groups deleted meanwhile are not errors.
-        gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
+        gone = (deleted, ErrorCode.GROUP_ID_NOT_FOUND)
         said = next((each.why for each in failures if self._wanted or each.code not in gone), "")
         return Look(rows, more, said)
 
@@ -105,14 +108,16 @@ class Watched:
         group: GroupDescription,
         committed: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
+        unknown: Set[TopicPartition],
     ) -> Row:
+        # A part of the lag would look like a group that catches up. Deleted topics have none.
         behind = [max(ends[where] - offset, 0) for where, offset in committed.items() if where in ends]
         return Row(
             group.group_id,
             group.state,
             len(group.members),
             len(committed),
-            sum(behind) if behind else None,
+            sum(behind) if behind and unknown.isdisjoint(committed) else None,
             self._rates.of(group.group_id),
             self._journal.rebalances(group.group_id),
         )

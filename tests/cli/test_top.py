@@ -72,6 +72,21 @@ def test_groups_that_are_not_there_and_those_that_are_too_many(
     assert first.err == "muster top: 1 more not shown; name groups to see them\n"
 
 
+def test_a_lag_is_complete_or_unknown(muster: Muster, broker: Broker) -> None:
+    reset = ("groups", "reset-offsets", "g", "--to-earliest", "--execute")
+    for topic in ("a", "b"):
+        broker.create_topic(topic, 1)
+        broker.produce(topic, [b"x"] * 5)
+        muster.done(*reset, "--topic", topic)
+    assert [row["lag"] for row in muster("top", "--output", "json").json] == [10]
+    with broker.faults.add(api="ListOffsets", topic="a", error="LEADER_NOT_AVAILABLE", times=None):
+        partly = muster("top", "--output", "json", "--timeout", "2")
+    assert [row["lag"] for row in partly.json] == [None]
+    assert "a-0" in partly.err
+    muster.done("topics", "delete", "a")
+    assert [row["lag"] for row in muster("top", "--output", "json").json] == [5]
+
+
 def test_a_muster_without_a_journal(capfd: pytest.CaptureFixture[str]) -> None:
     with Broker(group_events=False) as broker:
         muster = Muster(broker.bootstrap, capfd)
