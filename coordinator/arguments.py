@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import Any, Final, NoReturn, TextIO
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NoReturn, TextIO, cast
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -102,6 +102,47 @@ def output_failed(command: str, error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
         return 0
     return fail(command, f"I/O error: {error.strerror or error}", EXIT_FAILED)
+
+
+@contextmanager
+def output_to_readers() -> Iterator[None]:
+    """Discard what is printed once its reader is gone (`| head`). The command goes on, and its exit code
+    says what it did. Raises SystemExit if the last of the output cannot be written."""
+    stdout = sys.stdout
+    if stdout is None:  # the shell closed it: `>&-`
+        yield
+        return
+    output = _Output(stdout)
+    sys.stdout = cast(TextIO, output)
+    try:
+        yield
+    finally:
+        sys.stdout = stdout
+        try:
+            output.flush()
+        except OSError as error:
+            sys.exit(output_failed("muster", error))
+
+
+class _Output:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            give_up(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            give_up(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def give_up(stream: TextIO) -> None:

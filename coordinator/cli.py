@@ -21,6 +21,7 @@ from muster.coordinator.arguments import (
     fail,
     give_up,
     output_failed,
+    output_to_readers,
 )
 
 if TYPE_CHECKING:
@@ -52,18 +53,19 @@ def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = 
 
 
 def _main(arguments: list[str], variables: Mapping[str, str], began: float) -> int:
-    chosen = next((each for each in arguments if not each.startswith("-")), None)
-    parser = command_line.parser({chosen} if chosen is not None else (), arguments)
-    parsed = parser.parse_args(arguments)
-    given = vars(parsed)
-    command = given.pop("command")
-    if command is None:
-        parser.print_help()
-        return EXIT_USAGE
-    if command in command_line.CLIENTS:
-        return _run_client(parsed, variables)
-    if command in command_line.OTHERS:
-        return _run_other(parsed, variables)
+    with output_to_readers():
+        chosen = next((each for each in arguments if not each.startswith("-")), None)
+        parser = command_line.parser({chosen} if chosen is not None else (), arguments)
+        parsed = parser.parse_args(arguments)
+        given = vars(parsed)
+        command = given.pop("command")
+        if command is None:
+            parser.print_help()
+            return EXIT_USAGE
+        if command in command_line.CLIENTS:
+            return _run_client(parsed, variables)
+        if command in command_line.OTHERS:
+            return _run_other(parsed, variables)
     try:
         settings = config.read_settings(given, variables)
     except config.SettingError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import re
 import signal
@@ -103,12 +102,13 @@ def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -
     """Call `body`, which prints as the command's options say; report its errors in the command's terms and
     return the exit code."""
     command = given.prog
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
         # Names may contain characters that the terminal cannot show. JSON is always UTF-8.
         if given.output == "json":
-            sys.stdout.reconfigure(encoding="utf-8", errors="strict")
+            reconfigure(encoding="utf-8", errors="strict")
         else:
-            sys.stdout.reconfigure(errors="backslashreplace")
+            reconfigure(errors="backslashreplace")
     try:
         code = body()
         if sys.stdout is not None:

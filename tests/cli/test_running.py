@@ -302,6 +302,49 @@ def test_a_closed_pipe_is_quiet(broker: Broker, command: str) -> None:
     assert err in (b"", b"muster consume: group g assigned t-0\n")
 
 
+@each("unbuffered", ["", "1"])
+@each(
+    "arguments, code, said",
+    [
+        (["topics", "list"], 0, ""),
+        (["topics", "list", "--help"], 0, ""),
+        (["--version"], 0, ""),
+        ([], 2, ""),
+        (["topics", "delete", "nope"], 1, "nope"),
+        (["topics", "delete", "nope", "--output", "json"], 1, "nope"),
+        (["groups", "delete", "nope", "--output", "json"], 1, "nope"),
+        (["groups", "reset-offsets", "g", "--topic", "nope", "--to-latest", "--output", "json"], 1, "nope"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--topic", "nope", "--to-latest"], 1, "nope"),
+        (["consume", "t", "--from-beginning", "--max-messages", "1"], 0, ""),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else str(given),
+)
+def test_what_nobody_reads_does_not_change_what_was_done(
+    broker: Broker, filled: None, arguments: list[str], code: int, said: str, unbuffered: str
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody:
+        ended = subprocess.run(
+            [sys.executable, "-m", "muster", *arguments],
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE_S,
+            env=environment(broker.bootstrap) | {"PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr.count("\n") == (1 if said else 0), ended.stderr
+    assert said in ended.stderr
+
+
+@pytest.fixture
+def filled(broker: Broker) -> None:
+    """Creates topic `t`, with a record."""
+    run(broker.bootstrap, "produce", "t", stdin=b"x\n")
+
+
 @pytest.mark.parametrize("more", ["", "--group g"])
 def test_a_closed_pipe_ends_it_though_no_more_records_come(broker: Broker, more: str) -> None:
     run(broker.bootstrap, "produce", "t", stdin=b"1\n2\n")
@@ -321,6 +364,7 @@ def test_a_closed_pipe_ends_it_though_no_more_records_come(broker: Broker, more:
         ("topics list > /dev/full", 1, "I/O error: No space left on device"),
         ("produce t --output json > /dev/full", 1, "I/O error: No space left on device"),
         ("completion bash > /dev/full", 1, "I/O error: No space left on device"),
+        ("--help > /dev/full", 1, "I/O error: No space left on device"),
         ("topics list >&-", 0, ""),
         ("groups timeline g >&-", 0, ""),
         ("produce t <&-", 1, "standard input is closed; use --file"),
@@ -338,8 +382,10 @@ def test_input_and_output_that_fail(broker: Broker, line: str, code: int, said: 
         env=environment(broker.bootstrap),
         check=False,
     )
-    command = " ".join(line.split()[: 1 if line.startswith("produce") else 2]).removesuffix(" bash")
-    assert (ended.returncode, ended.stderr) == (code, f"muster {command}: {said}\n" if said else "")
+    words = line.partition(" >")[0].partition(" <")[0].split()
+    command = " ".join(("muster", *words[: 1 if words[0] in ("produce", "completion") else 2]))
+    command = command.removesuffix(" --help")
+    assert (ended.returncode, ended.stderr) == (code, f"{command}: {said}\n" if said else "")
 
 
 def test_names_are_shown_in_encodings_that_do_not_have_them(broker: Broker) -> None:
