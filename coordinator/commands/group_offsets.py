@@ -34,8 +34,8 @@ one in it, except with --to-current. Without --execute nothing is changed.
 
 JSON: [{"group_id": text, "topic": text, "partition": number, "committed_offset": number or null,
         "new_offset": number or null, "error": null or {"code": Kafka's name, "message": text}}]
-CSV: lines "topic,partition,new offset", with the group first if there are several. --from-file and Kafka's
-own tool read them."""
+CSV: lines "topic,partition,new offset", with the group first unless a single GROUP is given. --from-file and
+Kafka's own tool read them."""
 
 _DELETE = """\
 Offsets of topics that the group's members subscribe to are kept.
@@ -146,6 +146,7 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
     if given.all_groups:
         listed = await list_groups(cluster, until)
         groups = [each.group_id for each in listed if each.protocol_type in CONSUMER_PROTOCOL_TYPES]
+    with_groups = len(given.groups) != 1  # as in Kafka's tool, however many groups there are
     failures: dict[str, KafkaError] = {}
     places: list[Place] = []
     with Progress(given.prog, "group", total=len(groups)) as progress:
@@ -159,10 +160,10 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
                 continue
             finally:
                 progress.advance()
-            of_group = f"group {printable(group)}, " if len(groups) > 1 else ""
+            of_group = f"group {printable(group)}, " if with_groups else ""
             failures |= {of_group + name: error for name, error in _named(outcomes.failed).items()}
             places += [Place.of(group, where, outcome) for where, outcome in sorted(outcomes.items())]
-    _show(given, places, with_groups=len(groups) > 1)
+    _show(given, places, with_groups=with_groups)
     _say_what_was_out_of_range(given, places)
     code = report_failures(given, failures)
     if code == 0 and not given.execute and given.output == "table":
