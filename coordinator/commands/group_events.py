@@ -11,6 +11,7 @@ from muster import durations
 from muster.client.admin.groups import describe_groups
 from muster.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from muster.client.admin.topics import describe_topics
+from muster.client.errors import ClientError
 from muster.client.fetch.fetcher import Fetcher
 from muster.client.fetch.positions import EARLIEST as FROM_EARLIEST
 from muster.client.fetch.positions import Position
@@ -92,7 +93,7 @@ class GroupEvents:
             described = await describe_groups(
                 self._cluster, [self._group], deadline(min(self._timeout_s, _MEMBERS_S))
             )
-        except KafkaError:
+        except (KafkaError, ClientError):  # also a coordinator that does not answer
             return None
         group = described.succeeded.get(self._group)
         return None if group is None else members_of(group)

@@ -106,6 +106,17 @@ def test_why_a_group_rebalanced(muster: Muster, broker: Broker) -> None:
     assert "  moved     2 partitions newly assigned: web-1 2" in first
 
 
+def test_why_and_when_though_the_coordinator_does_not_answer(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    used(broker)
+    recorded(muster, "member_disconnected")
+    with broker.faults.add(api="DescribeGroups", delay="1h", times=None):
+        why = muster.done("groups", "why", "billing", "--timeout", "2")
+        timeline = muster.done("groups", "timeline", "billing", "--timeout", "2")
+    assert "member web-1 (host 127.0.0.1) left" in why
+    assert "web-1" in timeline
+
+
 def test_why_for_programs(muster: Muster, broker: Broker) -> None:
     muster.done("topics", "create", "orders", "--partitions", "2")
     used(broker)
