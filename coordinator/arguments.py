@@ -104,6 +104,13 @@ def output_failed(command: str, error: OSError) -> int:
     return fail(command, f"I/O error: {error.strerror or error}", EXIT_FAILED)
 
 
+def output_in_utf8() -> None:
+    """For JSON, which is always UTF-8, whatever the terminal shows."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(encoding="utf-8", errors="strict")
+
+
 @contextmanager
 def output_to_readers() -> Iterator[None]:
     """Discard what is printed once its reader is gone (`| head`). The command goes on, and its exit code

@@ -25,7 +25,7 @@ from urllib.request import (
     build_opener,
 )
 
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail, printable
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail, output_in_utf8, printable
 from muster.coordinator.security.http_token import Token, TokenError
 
 HTTP_VARIABLE: Final = "MUSTER_HTTP"
@@ -113,11 +113,11 @@ def _declare_faults(actions: Any) -> None:
     matching.add_argument(
         "--api", metavar="NAME", help="the API, by Kafka's name or key, such as OffsetCommit"
     )
-    matching.add_argument("--group", metavar="GROUP", help="group id")
-    matching.add_argument("--topic", metavar="TOPIC", help="topic")
-    matching.add_argument("--member", metavar="ID", help="member id or group.instance.id")
-    matching.add_argument("--transactional-id", metavar="ID", help="transactional id")
-    matching.add_argument("--client-id", metavar="ID", help="client id")
+    matching.add_argument("--group", metavar="GROUP", type=_id, help="group id")
+    matching.add_argument("--topic", metavar="TOPIC", type=_id, help="topic")
+    matching.add_argument("--member", metavar="ID", type=_id, help="member id or group.instance.id")
+    matching.add_argument("--transactional-id", metavar="ID", type=_id, help="transactional id")
+    matching.add_argument("--client-id", metavar="ID", type=_id, help="client id")
     matching.add_argument(
         "--broker", metavar="NODE", type=_number, help="node id of the broker that gets the request"
     )
@@ -196,7 +196,7 @@ def _declare_groups(actions: Any) -> None:
     )
     releasing = _command(actions, "release", "undo `hold`", _group_action())
     for each in (moving, unpinning, holding, releasing):
-        each.add_argument("group", metavar="GROUP", help="group id")
+        each.add_argument("group", metavar="GROUP", type=_id, help="group id")
     moving.add_argument("--to", metavar="NODE", type=_number, required=True, help="node id of the broker")
     holding.add_argument("--limit", metavar="DURATION", type=_duration, help="maximum hold (default 60s)")
     holding.add_argument("--reload", action="store_true", help="reload the shard now")
@@ -205,16 +205,16 @@ def _declare_groups(actions: Any) -> None:
         ("unstall", "undo `stall`"),
     ):
         parser = _command(actions, action, summary, _stall)
-        parser.add_argument("group", metavar="GROUP", help="group id")
-        parser.add_argument("member", metavar="MEMBER", help="member id or short name")
+        parser.add_argument("group", metavar="GROUP", type=_id, help="group id")
+        parser.add_argument("member", metavar="MEMBER", type=_id, help="member id or short name")
 
 
 def _declare_transactions(actions: Any) -> None:
     holding = _command(actions, "hold", "hold markers back", _transaction_action("topic"), _HOLD_MARKERS)
     releasing = _command(actions, "release", "undo `hold`", _transaction_action())
     for each in (holding, releasing):
-        each.add_argument("id", metavar="ID", help="transactional id")
-    holding.add_argument("--topic", metavar="TOPIC", help="hold those for this topic alone")
+        each.add_argument("id", metavar="ID", type=_id, help="transactional id")
+    holding.add_argument("--topic", metavar="TOPIC", type=_id, help="hold those for this topic alone")
 
 
 def _transaction_action(*fields: str) -> Call:
@@ -267,6 +267,16 @@ def _command(actions: Any, name: str, summary: str, call: Call, description: str
     return parser
 
 
+def _id(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text!r} is not allowed; it takes a name in UTF-8") from None
+    return text
+
+
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 10):
         from argparse import ArgumentTypeError
@@ -300,6 +310,7 @@ def run(given: Namespace, variables: Mapping[str, str]) -> int:
     except Failed as error:
         return fail(given.prog, str(error), EXIT_FAILED)
     method, path, body = given.call(given)
+    output_in_utf8()
     try:
         answer = _ask(server, method, path, body, _ANSWER_S + _wait_s(given))
         print(json.dumps(answer, ensure_ascii=False), flush=True)
@@ -365,7 +376,8 @@ def _base(address: str, *, secured: bool) -> str | None:
         parts = urlsplit(url)
         if not parts.hostname or parts.port is None or parts.path not in ("", "/"):
             return None
-    except ValueError:
+        parts.hostname.encode("idna")
+    except ValueError:  # also UnicodeError: a label is empty or too long
         return None
     return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else None
 

@@ -15,7 +15,14 @@ from typing import Final
 from muster.client.errors import ClientError, Unreachable
 from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.client.security.properties import ClientProperties, read_properties
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, output_failed, printable
+from muster.coordinator.arguments import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    fail,
+    output_failed,
+    output_in_utf8,
+    printable,
+)
 from muster.coordinator.base.system import on_signals
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE, CONFIG_VARIABLE
@@ -102,13 +109,10 @@ def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -
     """Call `body`, which prints as the command's options say; report its errors in the command's terms and
     return the exit code."""
     command = given.prog
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        # Names may contain characters that the terminal cannot show. JSON is always UTF-8.
-        if given.output == "json":
-            reconfigure(encoding="utf-8", errors="strict")
-        else:
-            reconfigure(errors="backslashreplace")
+    if given.output == "json":
+        output_in_utf8()
+    elif (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+        reconfigure(errors="backslashreplace")  # names may contain characters that the terminal cannot show
     try:
         code = body()
         if sys.stdout is not None:

@@ -199,6 +199,10 @@ def test_what_is_asked_wrongly(muster: Muster) -> None:
         (("broker", "kill", "7"), 1, "id: 7 is not a broker here; choose from 1, 2"),
         (("broker", "kill", "one"), 2, "argument NODE: 'one' is not allowed; it takes a whole number"),
         (("broker", "kill"), 2, "NODE"),
+        (("group", "move", "\udcff", "--to", "1"), 2, "argument GROUP: '\\udcff' is not allowed; it takes"),
+        (("faults", "add", "--topic", "\udcff"), 2, "argument --topic: '\\udcff' is not allowed; it takes"),
+        (("clock", "show", "--http", "broker..example:80"), 2, "--http: 'broker..example:80' is not allowed"),
+        (("clock", "show", "--http", f"{'x' * 64}:80"), 2, "it takes HOST:PORT"),
         (
             ("clock", "advance", "1s", "--http", "nowhere"),
             2,
@@ -211,6 +215,19 @@ def test_what_is_asked_wrongly(muster: Muster) -> None:
         assert said in ended.err
         assert ended.err.startswith(f"muster test {' '.join(arguments[:2])}: ")
         assert ended.err.count("\n") == 1
+
+
+def test_the_answer_is_json_in_any_locale(server: tuple[str, str], muster: Muster) -> None:
+    group = "gr\u00fcppe"
+    done(muster("faults", "add", "--group", group, "--error", "16"))
+    ended = subprocess.run(
+        [sys.executable, "-m", "muster", "test", "faults", "list", "--http", server[1]],
+        capture_output=True,
+        check=True,
+        timeout=60,
+        env=environment("") | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert [each["group"] for each in json.loads(ended.stdout)["rules"]] == [group]
 
 
 def test_nobody_named_and_nobody_there(capfd: pytest.CaptureFixture[str]) -> None:
