@@ -82,7 +82,12 @@ def declare(commands: Any, name: str, summary: str) -> None:
 def _command(commands: Any, name: str, summary: str, act: Act, *description: str) -> Parser:
     parser = command(commands, name, summary, "\n\n".join((_WHERE, *description)))
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--data", metavar="DIR", help="data directory to work on instead of asking brokers")
+    where.add_argument(
+        "--data",
+        type=_directory,
+        metavar="DIR",
+        help="data directory to work on instead of asking brokers",
+    )
     where.add_argument(
         "--store",
         metavar="URL",
@@ -97,6 +102,13 @@ def _add_mechanism(parser: Parser, meaning: str) -> None:
         "--mechanism", type=one_of(MECHANISMS), action="append", metavar="MECHANISM", help=meaning
     )
     added.known = MECHANISMS
+
+
+def _directory(text: str) -> str:
+    """Parse a path. An empty one, such as a script's unset variable, is not the current directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not allowed; it takes the path of a data directory")
+    return text
 
 
 def _name(text: str) -> str:

@@ -207,6 +207,16 @@ def test_a_byte_order_mark_is_no_part_of_a_password(muster: Muster, data: str, t
 # --- on a store ---------------------------------------------------------------------------------------------
 
 
+def test_an_empty_path_is_not_the_current_directory(
+    muster: Muster, pw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    said = muster.misused("users", "create", "admin", "--password-file", pw, "--data", "")
+    assert "argument --data: '' is not allowed; it takes the path of a data directory" in said
+    assert not list(Path().iterdir())
+
+
 def test_the_users_of_a_directory(muster: Muster, data: str, pw: str) -> None:
     created = muster("users", "create", "admin", "--password-file", pw, "--data", data)
     assert (created.code, created.out) == (0, "admin created: SCRAM-SHA-256, SCRAM-SHA-512\n")
