@@ -15,7 +15,7 @@ from muster.coordinator import command_line
 from muster.coordinator.arguments import Parser
 
 SHELLS: Final = ("bash", "zsh", "fish")
-_FILES: Final = frozenset({"PATH", "FILE", "DATA"})
+_FILES: Final = frozenset({"PATH", "FILE", "DATA", "DIR"})
 """Metavars of arguments that name a file or directory."""
 
 _DESCRIPTION: Final = """\

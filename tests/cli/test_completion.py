@@ -77,6 +77,8 @@ def test_bash_completes(script: Path, tmp_path: Path) -> None:
         assert sorted(completed(line)) == sorted(expected), line
     (tmp_path / "orders.txt").touch()
     assert completed("produce t --file ord") == ["orders.txt"]
+    for command in ("users create", "store check", "serve"):
+        assert completed(f"{command} --data ord") == ["orders.txt"], command
     assert {each for each in completed("") if not each.startswith("-")} == command_line.EVERYTHING
 
 
