@@ -255,9 +255,22 @@ async def _until_shown(
             return
         shown = {each.name: each.value for each in configs.values() if each.source == ConfigSource.TOPIC}
         wait_s = cluster.backoff_s(tries)
-        if all(shown.get(name) == value for name, value in changes.items()) or deadline(wait_s) >= until:
+        if all(_is_shown(value, shown.get(name)) for name, value in changes.items()):
+            return
+        if deadline(wait_s) >= until:
             return
         await asyncio.sleep(wait_s)
+
+
+def _is_shown(given: ConfigChange, shown: str | None) -> bool:
+    """Whether a value is shown as given, or in the broker's spelling: `true` for `TRUE`, `5` for `+5`."""
+    if not isinstance(given, str) or shown is None:
+        return given is shown
+    try:
+        return float(given) == float(shown)
+    except ValueError:
+        words = [[each.strip().lower() for each in value.split(",")] for value in (given, shown)]
+        return words[0] == words[1]
 
 
 async def delete_topics(cluster: Cluster, given: Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from muster.client.network.cluster import Cluster
 from muster.coordinator.commands import topics
 from muster.coordinator.testing import Broker
 from muster.coordinator.testing.security import USER
-from tests.cli.running import Muster
+from tests.cli.running import DEADLINE_S, Muster
 from tests.support.each import each
 from tests.support.leases import TERM_MS
 
@@ -155,6 +156,22 @@ def test_alter(muster: Muster) -> None:
     assert table[-2:] == ["CONFIG          VALUE           SOURCE", "cleanup.policy  compact,delete  topic"]
     everything = muster("topics", "describe", "t", "--all-configs", "--output", "json").json[0]["configs"]
     assert {"name": "retention.ms", "value": "604800000", "source": "default"} in everything
+
+
+def test_alter_knows_the_spelling_of_the_broker(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits until the change is shown, which the broker may spell another way."""
+    monkeypatch.setattr(topics, "_SHOWN_S", DEADLINE_S)
+    muster.done("topics", "create", "t")
+    words = ("preallocate=TRUE", "retention.ms=+5", "cleanup.policy= compact, delete")
+    configs = [each for word in words for each in ("--config", word)]
+    began = time.monotonic()
+    changed = muster("topics", "alter", "t", *configs, "--output", "json").json
+    assert time.monotonic() - began < 25  # --timeout is 30 s
+    assert {each["name"]: each["value"] for each in changed[0]["configs"]} == {
+        "preallocate": "true",
+        "retention.ms": "5",
+        "cleanup.policy": "compact,delete",
+    }
 
 
 def test_alter_is_both_or_neither(muster: Muster) -> None:
