@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import re
 import sys
 from argparse import Namespace
@@ -141,23 +142,29 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
     from muster.client.admin.answers import failure_of
     from muster.client.admin.groups import CONSUMER_PROTOCOL_TYPES, list_groups
 
-    until = deadline(given.timeout)
     groups = _groups_of_reset(given)
     if given.all_groups:
-        listed = await list_groups(cluster, until)
+        listed = await list_groups(cluster, deadline(given.timeout))
         groups = [each.group_id for each in listed if each.protocol_type in CONSUMER_PROTOCOL_TYPES]
     with_groups = len(given.groups) != 1  # as in Kafka's tool, however many groups there are
     failures: dict[str, KafkaError] = {}
     places: list[Place] = []
     with Progress(given.prog, "group", total=len(groups)) as progress:
-        for group in groups:
+        for index, group in enumerate(groups):
             try:
-                outcomes = await _reset(cluster, group, given, until)
+                outcomes = await _reset(cluster, group, given, deadline(given.timeout))
             except (KafkaError, ClientError) as error:
                 if len(groups) == 1:
                     raise
                 failures[f"group {printable(group)}"] = failure_of(error)
                 continue
+            except asyncio.CancelledError:
+                if given.execute and index > 0:
+                    progress.erase()
+                    _show(given, places, with_groups=with_groups)
+                    report_failures(given, failures)
+                    _say_where_it_ended(given, group, len(groups) - index - 1)
+                raise
             finally:
                 progress.advance()
             of_group = f"group {printable(group)}, " if with_groups else ""
@@ -169,6 +176,11 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
     if code == 0 and not given.execute and given.output == "table":
         print("\nNothing was changed: use --execute to apply.")
     return code
+
+
+def _say_where_it_ended(given: Namespace, group: str, left: int) -> None:
+    more = f"; {left} more {'was' if left == 1 else 'were'} not" if left else ""
+    print(f"{given.prog}: interrupted: group {printable(group)} may have been reset{more}", file=sys.stderr)
 
 
 def _say_what_was_out_of_range(given: Namespace, places: list[Place]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from muster.client.admin import reset
 from muster.client.errors import ConnectionLost
 from muster.client.network.cluster import Cluster
 from muster.coordinator.testing import Broker
-from tests.cli.running import Muster, run
+from tests.cli.running import DEADLINE_S, Muster, run, started
 from tests.cli.test_groups import connect_worker, member, with_offsets
 from tests.support.each import each
 
@@ -146,6 +147,27 @@ def test_every_group_that_fails_is_named(muster: Muster, broker: Broker) -> None
     assert (refused.code, refused.out) == (1, "")
     said = [line.split(": ")[1] for line in refused.err.splitlines()]
     assert sorted(said) == ["group a, nope", "group a, t-0", "group b, nope", "group b, t-0"]
+
+
+def test_every_group_has_the_whole_timeout(muster: Muster, broker: Broker) -> None:
+    broker.create_topic("t", 1)
+    reset = ("groups", "reset-offsets", *"abcd", "--topic", "t", "--to-latest", "--output", "csv")
+    with broker.faults.add(api="OffsetFetch", delay="2s", times=None):
+        assert muster.done(*reset, "--timeout", "6") == "".join(f"{group},t,0,0\n" for group in "abcd")
+
+
+def test_ctrl_c_tells_which_groups_were_reset(broker: Broker) -> None:
+    broker.create_topic("t", 1)
+    reset = ("groups", "reset-offsets", *"abcd", "--topic", "t", "--to-latest", "--output", "csv")
+    with broker.faults.add(api="OffsetFetch", group="c", delay="1h") as rule:
+        process = started(broker.bootstrap, *reset, "--execute")
+        try:
+            rule.hit()
+        finally:
+            process.send_signal(signal.SIGINT)
+            ended = process.communicate(timeout=DEADLINE_S)
+    said = b"muster groups reset-offsets: interrupted: group c may have been reset; 1 more was not\n"
+    assert (process.returncode, *ended) == (130, b"a,t,0,0\nb,t,0,0\n", said)
 
 
 def test_a_lost_answer_about_one_group_does_not_hide_the_others(
