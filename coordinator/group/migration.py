@@ -16,6 +16,7 @@ from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
 from muster.coordinator.group.classic import rebalance
 from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.joins import SKIP_ASSIGNMENT_FROM
 from muster.coordinator.group.classic.member import LISTED_MAX, ClassicMember, Protocols
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.consumer import classic_members, membership, progress, targets
@@ -220,7 +221,8 @@ def downgrade_by(
     group: ConsumerGroup, joining: Joining, groups: dict[str, Group], shared: Shared, step: Step
 ) -> None:
     """A static member of the classic protocol replaces the last member that speaks the consumer protocol, or
-    was that member. If nothing else changes, the classic group does not rebalance."""
+    was that member. If nothing else changes, it leads the classic group, which does not rebalance: no member
+    of a consumer group is told that it leads, and somebody has to watch the topics."""
     # Members know this generation, and are told to rejoin while in it if the epoch changes below.
     generation_id = group.state.epoch
     member = classic_members.admit(group, joining, step)
@@ -233,13 +235,20 @@ def downgrade_by(
     group.heard(member, step)
     classic = _classic_of(group, list(group.members), shared, step)
     classic.generation_id = generation_id
-    _put_in_place(group, classic, groups, joining.cause, step, rebalances=stale)
+    # Below this version it cannot be told to lead and not to assign.
+    leads = not stale and step.context.api_version >= SKIP_ASSIGNMENT_FROM
+    if leads:
+        classic.leader = classic.former_leader = joining.member_id
+    _put_in_place(group, classic, groups, joining.cause, step, rebalances=not leads)
+    if leads:
+        leader = classic.members[joining.member_id]
+        step.reply(classic.joined_response(leader, with_members=True, skip_assignment=True))
+        return
     step.reply(classic_members.joined_response(epoch, joining))
-    if stale:
-        cause = joining.cause
-        if joining.old is None:
-            cause = cause._replace(trigger=Trigger.METADATA_CHANGED)
-        rebalance.prepare(classic, cause, step)
+    cause = joining.cause
+    if joining.old is None:
+        cause = cause._replace(trigger=Trigger.METADATA_CHANGED)
+    rebalance.prepare(classic, cause, step)
 
 
 def _departed(group: ConsumerGroup, leaving: ConsumerMember) -> ClassicMember:

@@ -84,7 +84,9 @@ class Reading:
 @asynccontextmanager
 async def reading(bootstrap: str, **settings: Any) -> AsyncIterator[Reading]:
     """A consumer that reads from the beginning, in its own task, until the block ends."""
-    settings = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 200} | settings
+    if settings.get("group_protocol") != "consumer":  # else the broker says how often
+        settings = {"heartbeat_interval_ms": 200} | settings
+    settings = {"auto_offset_reset": "earliest"} | settings
     async with Consumer(bootstrap, **settings) as consumer:
         reader = Reading(consumer)
         try:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -32,11 +32,16 @@ from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
 from muster.realtime import keep_real
 from tests.client.failing import failure
-from tests.client.reading import LONG_S, Told, numbers, on, reading, send, until
+from tests.client.reading import LONG_S, Reading, Told, numbers, on, reading, send, until
 from tests.support.frozen import frozen
 
 EAGER = {"assignors": ["range"]}
 COOPERATIVE = {"assignors": ["cooperative-sticky"]}
+BEATS_OFTEN = {
+    "group_consumer_min_heartbeat_interval_ms": 100,
+    "group_consumer_heartbeat_interval_ms": 100,
+    "group_consumer_assignment_interval_ms": 0,
+}
 
 
 async def committed(broker: Broker, topic: str = "t", partitions: int = 1, group_id: str = "g") -> int:
@@ -762,6 +767,34 @@ async def test_a_static_leader_that_is_back_sees_partitions_that_came_while_it_w
         await admin.create_partitions({"t": 2})
     async with reading(broker.bootstrap, **settings) as second:
         await second.until_assigned(*on("t", 0, 1))
+
+
+async def test_a_static_group_that_is_back_on_the_classic_protocol_sees_partitions_that_come() -> None:
+    def member(broker: Broker, instance_id: str, protocol: str) -> AbstractAsyncContextManager[Reading]:
+        return reading(
+            broker.bootstrap,
+            group_id="g",
+            topics="t",
+            group_instance_id=instance_id,
+            group_protocol=protocol,
+            metadata_max_age_ms=500,
+        )
+
+    def read(*members: Reading) -> list[int]:
+        return sorted(each.partition for member in members for each in member.consumer.assignment)
+
+    async with Broker(**BEATS_OFTEN) as broker, AsyncExitStack() as later:
+        await broker.create_topic("t", partitions=2)
+        async with member(broker, "one", "consumer") as alice:
+            async with member(broker, "two", "consumer") as bob:
+                await until(lambda: len(alice.consumer.assignment) == len(bob.consumer.assignment) == 1)
+            bob = await later.enter_async_context(member(broker, "two", "classic"))
+            await until(lambda: bob.consumer.assignment)
+        alice = await later.enter_async_context(member(broker, "one", "classic"))
+        await until(lambda: read(alice, bob) == [0, 1])
+        async with Admin(broker.bootstrap) as admin:
+            await admin.create_partitions({"t": 6})
+        await until(lambda: read(alice, bob) == [*range(6)])
 
 
 async def test_several_consumers_in_one_process(broker: Broker) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
 from muster.coordinator.group.classic import rebalance, refusals, subscriptions
 from muster.coordinator.group.classic.group import CONSUMER, ClassicGroup, refused_join
@@ -25,7 +27,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupRequest
 
 _MEMBER_ID_REQUIRED_FROM = 4  # KIP-394
-_SKIP_ASSIGNMENT_FROM = 9  # KIP-814
+SKIP_ASSIGNMENT_FROM: Final = 9  # KIP-814
 
 
 def join(group: ClassicGroup, request: JoinGroupRequest, new_member_id: str, step: Step) -> None:
@@ -271,7 +273,7 @@ def _replace(group: ClassicGroup, request: JoinGroupRequest, member_id: str, ste
         case GroupState.STABLE if group.select_protocol(group.votes()) == group.protocol_name:
             # The assignment stands, even if the subscription has changed.
             group.store(step)
-            if step.context.api_version >= _SKIP_ASSIGNMENT_FROM:
+            if step.context.api_version >= SKIP_ASSIGNMENT_FROM:
                 # A leader must go on watching topics for its group, but must not assign (KIP-814).
                 leads = member_id == group.leader
                 response = group.joined_response(member, with_members=leads, skip_assignment=leads)

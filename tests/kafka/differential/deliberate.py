@@ -228,6 +228,12 @@ RULES: Final[Sequence[Deliberate]] = (
         ends=True,
     ),
     Deliberate(
+        "a static member whose return leaves a classic group leads it; below JoinGroup v9 that rebalances",
+        "in Kafka no member is told that it leads, so nobody sees that the topics change",
+        _since(Quirk.UNLED),
+        ends=True,
+    ),
+    Deliberate(
         "a target is made for members that subscribe to different topics, whoever makes it",
         "while a target is due, Kafka takes a group for one whose members subscribe alike, as it was before "
         "the heartbeat, and assigns partitions to members that do not subscribe to them; nobody has them "

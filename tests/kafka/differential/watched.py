@@ -11,13 +11,17 @@ from typing import Final
 from unittest.mock import patch
 
 from muster.coordinator.base.step import Step
+from muster.coordinator.group import migration
 from muster.coordinator.group.consumer import progress
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.classic_members import Joining
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.groups import ConsumerGroups
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import Subscription
 from muster.coordinator.group.events import Cause, EpochBumped
+from muster.coordinator.group.group import Group
+from muster.coordinator.group.shared import Shared
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, JoinGroupRequest
 
 
@@ -40,12 +44,15 @@ class Quirk(Enum):
     """In a consumer group whose members all speak the classic protocol, one is told to rejoin."""
     FORGOTTEN = auto()
     """A classic member with a member id joins an empty consumer group."""
+    UNLED = auto()
+    """A static member's downgrade leaves a classic group that need not rebalance."""
 
 
 _advance: Final = progress.advance
 _is_to_have_others: Final = progress._is_to_have_others
 _join: Final = ConsumerGroups.join
 _heartbeat_of_classic: Final = ConsumerGroups.heartbeat_of_classic
+_downgrade_by: Final = migration.downgrade_by
 
 
 class Watched:
@@ -66,6 +73,7 @@ class Watched:
             patch.object(progress, "_is_to_have_others", self._seen_stranded),
             patch.object(ConsumerGroups, "join", self._joined()),
             patch.object(ConsumerGroups, "heartbeat_of_classic", self._heartbeat_of_classic()),
+            patch.object(migration, "downgrade_by", self._seen_downgrade_by),
         ):
             yield
 
@@ -100,6 +108,14 @@ class Watched:
         if stranded:
             self._found[group.group_id].add(Quirk.STRANDED)
         return stranded
+
+    def _seen_downgrade_by(
+        self, group: ConsumerGroup, joining: Joining, groups: dict[str, Group], shared: Shared, step: Step
+    ) -> None:
+        due = group.state.epoch > group.state.assignment_epoch
+        _downgrade_by(group, joining, groups, shared, step)
+        if not due and not any(isinstance(event, EpochBumped) for event in step.events):
+            self._found[group.group_id].add(Quirk.UNLED)
 
     def _joined(self) -> object:
         def join(groups: ConsumerGroups, group: ConsumerGroup, request: JoinGroupRequest, step: Step) -> None:
