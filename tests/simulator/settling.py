@@ -36,7 +36,7 @@ class Settling:
         members = self._crowd.living(group_id)
         if any(member.owned is None for member in members):
             return f"some have no assignment: {members}"
-        if len({member.generation_id for member in members}) > 1 and not self._is_left_alone(members):
+        if len({member.generation_id for member in members}) > 1:
             return f"members are in different generations: {members}"
         if any(not member.commits for member in members if member.owned):
             return f"some could not commit yet: {members}"
@@ -50,11 +50,6 @@ class Settling:
             return await self._unsettled_at_coordinator(admin, group_id, members)
         except Disconnected:
             return "its coordinator closed the connection"
-
-    def _is_left_alone(self, members: _Members) -> bool:
-        """Whether it is a consumer group of classic members only that may not become a classic one. As in
-        Kafka, none of their heartbeats triggers a new target: that waits for the next member that joins."""
-        return not self._downgrades and all(member.speaks == "classic" for member in members)
 
     async def _unsettled_at_coordinator(self, admin: Client, group_id: str, members: _Members) -> str | None:
         address = await admin.find_coordinator(group_id, [node.address for node in self._nodes])
@@ -103,10 +98,8 @@ class Settling:
             return "it is a consumer group, though no member speaks that protocol"
         describe = ConsumerGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=False)
         (described,) = (await admin.ask(link, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, describe)).groups
-        alone = bool(members) and self._is_left_alone(members)
-        state = described.group_state if alone else "Stable" if members else "Empty"
-        why = _undescribed(described, state, members)
-        if alone or why is not None:
+        why = _undescribed(described, "Stable" if members else "Empty", members)
+        if why is not None:
             return why
         owned = {member.member_id: member.owned for member in members}
         for each in described.members:

@@ -238,10 +238,12 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, step: Step) -> He
     member.heartbeats += 1
     group.heard(member, step)
     state = group.state
-    # If all speak the classic protocol, only a JoinGroup can make the target of a new epoch.
-    newest = state.epoch if len(state.classic_members) == len(group.members) else state.assignment_epoch
+    # If all speak the classic protocol, only a JoinGroup can begin an epoch, and make its target.
+    alone = len(state.classic_members) == len(group.members)
+    newest = state.epoch if alone else state.assignment_epoch
     rejoin = (
         has.epoch < newest
+        or (alone and progress.has_other_topics(group))
         or has.state is MemberState.UNREVOKED_PARTITIONS
         or (has.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member_id))
     )

@@ -80,6 +80,15 @@ def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, st
     group.bump(cause, metadata_hash, step)
 
 
+def has_other_topics(group: ConsumerGroup) -> bool:
+    """Whether subscribed topics have changed since the last epoch began. Writes nothing."""
+    if not group.is_stale:
+        return False
+    state = group.state
+    group.is_stale = targets.metadata_hash(state.subscribed_topics(), group.topics) != state.metadata_hash
+    return group.is_stale
+
+
 def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step: Step) -> None:
     """Make a new target, unless the last one is too young: then a later heartbeat makes it. `member` is the
     sender, which may be joining."""

@@ -131,7 +131,7 @@ class Watched:
         ) -> HeartbeatResponse:
             state = group.state
             alone = len(state.classic_members) == len(group.members)
-            if alone and state.epoch > state.assignment_epoch:
+            if alone and (state.epoch > state.assignment_epoch or progress.has_other_topics(group)):
                 self._found[group.group_id].add(Quirk.CLASSIC_ALONE)
             return _heartbeat_of_classic(groups, group, request, step)
 
