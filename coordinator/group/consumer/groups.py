@@ -101,6 +101,7 @@ class ConsumerGroups:
         owned = heartbeats.owned(request.topic_partitions)
         if request.member_epoch != JOINING:
             group = self._require(group, request.group_id)
+            membership.require_room(group, request.member_id, request.instance_id)
             member = self._known(group, request)
             has, before = group.current(member.member_id), group.subscription(member.member_id)
             membership.require_epoch(has, request.member_epoch, owned)
