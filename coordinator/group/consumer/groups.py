@@ -218,15 +218,14 @@ class ConsumerGroups:
 
     def join(self, group: ConsumerGroup, request: JoinGroupRequest, step: Step) -> None:
         """JoinGroup. Raises what `ClassicGroups.join` raises, and INCONSISTENT_GROUP_PROTOCOL."""
+        self._classic.require_valid_join(request)
         if not group.members:
             if request.member_id != "":
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group!r} has no members")
-            self._classic.require_valid_join(request)
             # An empty group takes the kind of its next member.
             remove(group.alive(), self._groups, _MADE_WAY, step)
             self._classic.join(request, step)
             return
-        self._classic.require_valid_join(request)
         try:
             joining = classic_members.joining(group.alive(), request, self._ids, step)
         except KafkaError as refusal:
