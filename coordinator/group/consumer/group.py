@@ -46,6 +46,7 @@ from muster.coordinator.group.group import (
 from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.group.hard_state import UNKNOWN_TIME
 from muster.coordinator.group.heard import Heard
+from muster.coordinator.group.offsets import is_too_long
 from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey, TimerKind
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -285,6 +286,8 @@ class ConsumerGroup:
             raise KafkaError(code, f"Received {kind} {epoch} is newer than current member epoch {has.epoch}.")
         for topic in request.topics:
             for each in topic.partitions:
+                if is_too_long(each.committed_metadata or "", self.config):
+                    continue  # refused by itself, before its epoch is looked at
                 since = _epoch_of(has, topic.topic_id, each.partition_index)
                 if since is None:
                     raise KafkaError(
