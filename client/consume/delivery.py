@@ -128,9 +128,10 @@ class Delivery(Generic[K, V]):
                 raise
             if len(batch) < len(raw):
                 self._queue.appendleft(raw[len(batch) :])
+                raw = raw[: len(batch)]
             left -= len(batch)
             taken.append(batch)
-            raws.append(raw[: len(batch)])
+            raws.append(raw)
         for batch in taken:
             where = batch.topic_partition
             self._in_hand.setdefault(where, batch.first_offset)

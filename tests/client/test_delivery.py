@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,18 @@ def test_batches_are_taken_up_to_a_number_of_records_and_of_batches() -> None:
     assert [len(each) for each in handing.take(9, max_batches=2)] == [2, 5]
     assert handing.places().get(T0) == OffsetAndMetadata(5, leader_epoch=3)
     assert [len(each) for each in handing.take(9)] == [5]
+
+
+def test_whole_batches_are_taken_without_a_copy() -> None:
+    class Values(list[bytes]):
+        def __getitem__(self, index: Any) -> Any:
+            assert not isinstance(index, slice), "copied"
+            return super().__getitem__(index)
+
+    whole = batch(T0, 0, 5)
+    whole.values = Values(whole.values)
+    handing = delivery(whole, batch(T1, 0, 5))
+    assert [len(each) for each in handing.take(7)] == [5, 2]
 
 
 def test_progress_shows_that_records_were_given_out() -> None:
