@@ -379,8 +379,10 @@ class _Patience:
         self._timeout_s: float = given.timeout
         self._progress = progress
         self._since: float | None = None
-        self._joins_since: float | None = None
-        self._has_said_so = False
+        self._joins_since = self._fails_since = 0.0
+        self._is_joining = self._has_said_so = False
+        self._waits_at: float | None = None
+        """The last look, if a JoinGroup was in flight then."""
 
     def check(self, health: Health) -> None:
         """Raise Failed if partitions were unreadable, the coordinator unresponsive or joining refused for too
@@ -398,15 +400,20 @@ class _Patience:
 
     def _check_joining(self, health: Health) -> None:
         """Joining may rightly take longer than the timeout, because of other members; failing to join not."""
+        now, waits_at, self._waits_at = deadline(0), self._waits_at, None
         if health.membership not in ("UNJOINED", "PREPARING_REBALANCE", "JOINING"):
-            self._joins_since, self._has_said_so = None, False
-        elif self._joins_since is None:
-            self._joins_since = deadline(0)
-        elif deadline(-self._timeout_s) <= self._joins_since:
+            self._is_joining = self._has_said_so = False
             return
-        elif health.membership != "PREPARING_REBALANCE" and health.last_error:
+        if not self._is_joining:
+            self._is_joining = True
+            self._joins_since = self._fails_since = now
+        if health.membership == "PREPARING_REBALANCE":
+            self._waits_at = now
+            if waits_at is not None:  # This wait is not held against a refusal that follows.
+                self._fails_since += now - waits_at
+        elif health.last_error and deadline(-self._timeout_s) > self._fails_since:
             raise Failed(_unassigned(self._given, health.last_error))
-        elif not self._has_said_so:
+        if not self._has_said_so and deadline(-self._timeout_s) > self._joins_since:
             self._has_said_so = True
             self._progress.erase()
             why = f"group {self._given.group} has not formed within {self._timeout_s:g} s; still waiting"

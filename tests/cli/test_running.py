@@ -225,6 +225,19 @@ def test_a_member_that_has_to_wait_for_its_group_says_so(broker: Broker) -> None
     assert process.returncode == 130
 
 
+def test_a_member_that_has_waited_for_its_group_gets_over_a_passing_error(broker: Broker) -> None:
+    run(broker.bootstrap, "produce", "t", stdin=b"x\n")
+    options = ("consume", "t", "--group", "g", "--from-beginning", "--max-messages", "1", "--timeout", "4")
+    loads = "COORDINATOR_LOAD_IN_PROGRESS"
+    with broker.faults.add(api="JoinGroup", group="g", delay="1h"):
+        process = started(broker.bootstrap, *options)
+        assert process.stderr is not None
+        assert b"still waiting" in process.stderr.readline()
+        refusals = broker.faults.add(api="JoinGroup", group="g", error=loads, times=4)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, refusals.fired) == (0, b"x\n", 4), err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_a_member_leaves_its_group(broker: Broker, number: signal.Signals) -> None:
     broker.create_topic("t")
