@@ -35,6 +35,8 @@ _WAIT_S: Final = 0.5
 """How often the end conditions are checked."""
 _AT_ONCE: Final = 5_000
 """Records printed together."""
+_OUTSIDE: Final = ("UNJOINED", "PREPARING_REBALANCE", "JOINING")
+"""The memberships of those who are about to join."""
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 Show = Callable[[Record], bytes]
@@ -353,7 +355,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
                 why = consumer.health().last_error or "the group has not formed"
                 raise Failed(_unassigned(given, why))
             if not limits.enough:
-                _check_idle_member(consumer.health())
+                _check_idle_member(given, consumer.health())
             read_all = True
     except (ClientError, KafkaError) as error:
         if not read_all:
@@ -363,12 +365,14 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
         print(f"{given.prog}: {why}: {given.in_words(str(error))}", file=sys.stderr)
 
 
-def _check_idle_member(health: Health) -> None:
+def _check_idle_member(given: Namespace, health: Health) -> None:
     """Raise why no more records arrived, unless there were none to read."""
     for trouble in health.troubles.values():
         raise Failed(trouble)
     if health.membership == "UNJOINED" and health.last_error:
         raise Failed(health.last_error)
+    if health.membership in _OUTSIDE and not health.assignment:
+        raise Failed(f"group {given.group} has not formed again, so nothing could be read")
 
 
 class _Patience:
@@ -401,7 +405,7 @@ class _Patience:
     def _check_joining(self, health: Health) -> None:
         """Joining may rightly take longer than the timeout, because of other members; failing to join not."""
         now, waits_at, self._waits_at = deadline(0), self._waits_at, None
-        if health.membership not in ("UNJOINED", "PREPARING_REBALANCE", "JOINING"):
+        if health.membership not in _OUTSIDE:
             self._is_joining = self._has_said_so = False
             return
         if not self._is_joining:

@@ -238,6 +238,21 @@ def test_a_member_that_has_waited_for_its_group_gets_over_a_passing_error(broker
     assert (process.returncode, out, refusals.fired) == (0, b"x\n", 4), err
 
 
+def test_a_member_that_waits_for_its_group_again_has_no_idle_topic(broker: Broker) -> None:
+    broker.create_topic("t", 1)
+    group = broker.group("g")
+    process = started(broker.bootstrap, "consume", "t", "--group", "g", "--idle-timeout", "8")
+    assert process.stderr is not None
+    process.stderr.readline()  # the member has been assigned
+    with broker.faults.add(api="JoinGroup", group="g", delay="1h", times=None) as rule:
+        group.evict(group.members[0].id)
+        rule.hit()
+        broker.produce("t", [b"x"])
+        out, err = process.communicate(timeout=DEADLINE_S)
+    said = b"muster consume: group g has not formed again, so nothing could be read\n"
+    assert (process.returncode, out, err) == (1, b"", said)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_a_member_leaves_its_group(broker: Broker, number: signal.Signals) -> None:
     broker.create_topic("t")
