@@ -159,9 +159,10 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
                 failures[f"group {printable(group)}"] = failure_of(error)
                 continue
             except asyncio.CancelledError:
-                if given.execute and index > 0:
+                if given.execute and len(groups) > 1:
                     progress.erase()
-                    _show(given, places, with_groups=with_groups)
+                    if places:
+                        _show(given, places, with_groups=with_groups)
                     report_failures(given, failures)
                     _say_where_it_ended(given, group, len(groups) - index - 1)
                 raise
