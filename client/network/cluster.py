@@ -142,6 +142,8 @@ class Cluster:
         self.client_id = client_id
         self.image = MetadataImage()
         """The current metadata; replaced as a whole, never changed."""
+        self.answers = 0
+        """How many of `call`'s requests brokers have answered."""
         self._pool = Pool(
             bootstrap,
             client_id,
@@ -210,6 +212,7 @@ class Cluster:
             self._pool.failed(connection.node_id, connection.address)
             raise
         self._pool.reached = True
+        self.answers += 1
         return response
 
     async def call_controller(self, request: Request, until: float) -> Any:

@@ -149,10 +149,13 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
     with_groups = len(given.groups) != 1  # as in Kafka's tool, however many groups there are
     failures: dict[str, KafkaError] = {}
     places: list[Place] = []
+    until, answers = deadline(given.timeout), cluster.answers
     with Progress(given.prog, "group", total=len(groups)) as progress:
         for index, group in enumerate(groups):
+            if cluster.answers > answers:  # Brokers that answer have the whole timeout for each group.
+                until, answers = deadline(given.timeout), cluster.answers
             try:
-                outcomes = await _reset(cluster, group, given, deadline(given.timeout))
+                outcomes = await _reset(cluster, group, given, until)
             except (KafkaError, ClientError) as error:
                 if len(groups) == 1:
                     raise

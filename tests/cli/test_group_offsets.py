@@ -16,6 +16,7 @@ from muster.client.network.cluster import Cluster
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
 from tests.cli.test_groups import connect_worker, member, with_offsets
+from tests.cli.test_running import server
 from tests.support.each import each
 
 COLUMNS = "GROUP    TOPIC   PARTITION  COMMITTED  NEW OFFSET\n"
@@ -154,6 +155,17 @@ def test_every_group_has_the_whole_timeout(muster: Muster, broker: Broker) -> No
     reset = ("groups", "reset-offsets", *"abcd", "--topic", "t", "--to-latest", "--output", "csv")
     with broker.faults.add(api="OffsetFetch", delay="2s", times=None):
         assert muster.done(*reset, "--timeout", "6") == "".join(f"{group},t,0,0\n" for group in "abcd")
+
+
+def test_a_cluster_that_does_not_answer_is_waited_for_once(capfd: pytest.CaptureFixture[str]) -> None:
+    groups = [f"g{number}" for number in range(20)]
+    with server(lambda connection: None) as bootstrap:
+        began = time.monotonic()
+        reset = ("groups", "reset-offsets", *groups, "--topic", "t", "--to-latest", "--timeout", "1")
+        ended = Muster(bootstrap, capfd)(*reset)
+        took_s = time.monotonic() - began
+    assert [line.split(": ")[1] for line in ended.err.splitlines()] == [f"group {each}" for each in groups]
+    assert (ended.code, took_s < 10) == (1, True), took_s
 
 
 @pytest.mark.parametrize(
