@@ -219,9 +219,12 @@ async def write(core: Core, name: str, records: Iterable[Sent], partition: int) 
     topic = core.topic(name)
     leader = await core.next_leader(topic, partition)
     now_ms = leader.clock.now_ms()
+    takes = "it takes a list, as in [b'tea'] or [(b'key', b'tea')]"
+    if isinstance(records, bytes | str | Mapping) or not isinstance(records, Iterable):
+        raise TypeError(f"records: {takes}")
     # A pair would pass for two values, and is one record whose list was forgotten.
-    if isinstance(records, bytes | str | Mapping) or _is_pair(records) or not isinstance(records, Iterable):
-        raise TypeError("records: it takes a list, as in [b'tea'] or [(b'key', b'tea')]")
+    if _is_pair(records):
+        raise TypeError(f"records: a tuple of two is one record, a key and a value: {takes}")
     pairs = [_pair(each) for each in records]
     if not pairs:
         raise ValueError("records: the list is empty")

@@ -371,9 +371,13 @@ async def test_topics_and_their_records(broker: AsyncBroker) -> None:
             TypeError, match=r"^records: .* is not a record: it takes a value in bytes, or a tuple of"
         ):
             await broker.produce("orders", [wrong])  # type: ignore[list-item]
-    for wrong in (b"v", "v", {b"k": b"v"}, 5, (b"k", b"v")):
+    for wrong in (b"v", "v", {b"k": b"v"}, 5):
         with pytest.raises(TypeError, match=r"^records: it takes a list"):
             await broker.produce("orders", wrong)  # type: ignore[arg-type]
+    for pair in ((b"k", b"v"), (None, b"v")):
+        said = "^records: a tuple of two is one record, a key and a value: it takes a list"
+        with pytest.raises(TypeError, match=said):
+            await broker.produce("orders", pair)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
