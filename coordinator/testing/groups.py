@@ -236,7 +236,9 @@ class GroupCalls(Calls):
     @waits
     async def caught_up(self, *, timeout: Duration = TIMEOUT_S) -> None:
         """Wait until it has committed every record in every partition of the topics that it subscribes to or
-        has commits in: `lag` is 0, or counts only the markers that end transactions. Raises WaitFailed."""
+        has commits in: `lag` is 0, or counts only the markers that end transactions. Records of aborted
+        transactions count, though a member that reads committed ones alone is never given them. Raises
+        WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
             rest = await self._rest()
