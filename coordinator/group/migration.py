@@ -221,8 +221,9 @@ def downgrade_by(
     group: ConsumerGroup, joining: Joining, groups: dict[str, Group], shared: Shared, step: Step
 ) -> None:
     """A static member of the classic protocol replaces the last member that speaks the consumer protocol, or
-    was that member. If nothing else changes, it leads the classic group, which does not rebalance: no member
-    of a consumer group is told that it leads, and somebody has to watch the topics."""
+    was that member. If nothing else changes, and every member has its target, it leads the classic group,
+    which does not rebalance: no member of a consumer group is told that it leads, and somebody has to watch
+    the topics."""
     # Members know this generation, and are told to rejoin while in it if the epoch changes below.
     generation_id = group.state.epoch
     member = classic_members.admit(group, joining, step)
@@ -235,8 +236,10 @@ def downgrade_by(
     group.heard(member, step)
     classic = _classic_of(group, list(group.members), shared, step)
     classic.generation_id = generation_id
+    # A member without its target would not hear of it, or take what another has not given up.
+    settled = state.settled[state.epoch] == len(group.members)
     # Below this version it cannot be told to lead and not to assign.
-    leads = not stale and step.context.api_version >= SKIP_ASSIGNMENT_FROM
+    leads = settled and step.context.api_version >= SKIP_ASSIGNMENT_FROM
     if leads:
         classic.leader = classic.former_leader = joining.member_id
     _put_in_place(group, classic, groups, joining.cause, step, rebalances=not leads)

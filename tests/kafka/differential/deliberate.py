@@ -228,8 +228,10 @@ RULES: Final[Sequence[Deliberate]] = (
         ends=True,
     ),
     Deliberate(
-        "a static member whose return leaves a classic group leads it; below JoinGroup v9 that rebalances",
-        "in Kafka no member is told that it leads, so nobody sees that the topics change",
+        "a static member whose return leaves a classic group leads it; below JoinGroup v9, or while somebody "
+        "has not its target, that rebalances",
+        "in Kafka no member is told that it leads, so nobody sees that the topics change; nor is one that "
+        "waits for partitions told when it may have them",
         _since(Quirk.UNLED),
         ends=True,
     ),

@@ -45,7 +45,7 @@ class Quirk(Enum):
     FORGOTTEN = auto()
     """A classic member with a member id joins an empty consumer group."""
     UNLED = auto()
-    """A static member's downgrade leaves a classic group that need not rebalance."""
+    """A static member's downgrade leaves a classic group that Kafka does not have rebalance."""
 
 
 _advance: Final = progress.advance
