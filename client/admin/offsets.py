@@ -168,18 +168,24 @@ async def list_group_offsets(
     offsets of open transactions instead of ignoring them (KIP-447)."""
 
     async def ask(node: int, wanted: list[str]) -> dict[str, GroupOffsets | KafkaError]:
-        def build(version: int) -> OffsetFetchRequest:
-            if version >= _BATCHED_GROUPS_SINCE:
-                groups = [OffsetFetchRequest.Group(group_id=each, topics=None) for each in wanted]
-                return OffsetFetchRequest(groups=groups, require_stable=require_stable)
-            return OffsetFetchRequest(group_id=wanted[0], topics=None, require_stable=require_stable)
+        found: dict[str, GroupOffsets | KafkaError] = {}
 
-        request = Versioned(ApiKey.OFFSET_FETCH, build, _OFFSET_FETCH_BY_NAME)
-        response = await cluster.call(request, until, node=node)
-        if response.groups:
-            return {each.group_id: _group_offsets(each.group_id, each) for each in response.groups}
-        first = {wanted[0]: _group_offsets(wanted[0], response)}
-        return first | (await ask(node, wanted[1:]) if wanted[1:] else {})
+        def build(version: int) -> OffsetFetchRequest:
+            left = wanted[len(found) :]
+            if version >= _BATCHED_GROUPS_SINCE:
+                groups = [OffsetFetchRequest.Group(group_id=each, topics=None) for each in left]
+                return OffsetFetchRequest(groups=groups, require_stable=require_stable)
+            return OffsetFetchRequest(group_id=left[0], topics=None, require_stable=require_stable)
+
+        while len(found) < len(wanted):
+            request = Versioned(ApiKey.OFFSET_FETCH, build, _OFFSET_FETCH_BY_NAME)
+            response = await cluster.call(request, until, node=node)
+            if response.groups:
+                found |= {each.group_id: _group_offsets(each.group_id, each) for each in response.groups}
+                break
+            group_id = wanted[len(found)]
+            found[group_id] = _group_offsets(group_id, response)
+        return found
 
     return await of_coordinators(cluster, group_ids, ask, until, api="OffsetFetch")
 

@@ -397,7 +397,7 @@ class Cluster:
         """The coordinators of these groups, looked up again; in one request if the broker supports it
         (KIP-699)."""
         keys = list(dict.fromkeys(keys))
-        told = await self._find_coordinators(keys, key_type, until) if keys else []
+        told = await self._find_coordinators(keys, key_type, until)
         nodes: dict[str, int | KafkaError] = {}
         image = self.image
         for each in told:
@@ -488,23 +488,28 @@ class Cluster:
     async def _find_coordinators(
         self, keys: list[str], key_type: int, until: float
     ) -> list[FindCoordinatorResponse.Coordinator]:
+        found: list[FindCoordinatorResponse.Coordinator] = []
+
         def build(version: int) -> FindCoordinatorRequest:
             if version >= _BATCHED_KEYS:
-                return FindCoordinatorRequest(coordinator_keys=keys, key_type=key_type)
-            return FindCoordinatorRequest(key=keys[0], key_type=key_type)
+                return FindCoordinatorRequest(coordinator_keys=keys[len(found) :], key_type=key_type)
+            return FindCoordinatorRequest(key=keys[len(found)], key_type=key_type)
 
-        told: FindCoordinatorResponse = await self.call(Versioned(ApiKey.FIND_COORDINATOR, build), until)
-        if told.coordinators:
-            return told.coordinators
-        first = FindCoordinatorResponse.Coordinator(
-            key=keys[0],
-            node_id=told.node_id,
-            host=told.host,
-            port=told.port,
-            error_code=told.error_code,
-            error_message=told.error_message,
-        )
-        return [first, *(await self._find_coordinators(keys[1:], key_type, until) if keys[1:] else [])]
+        while len(found) < len(keys):
+            told: FindCoordinatorResponse = await self.call(Versioned(ApiKey.FIND_COORDINATOR, build), until)
+            if told.coordinators:
+                return [*found, *told.coordinators]
+            found.append(
+                FindCoordinatorResponse.Coordinator(
+                    key=keys[len(found)],
+                    node_id=told.node_id,
+                    host=told.host,
+                    port=told.port,
+                    error_code=told.error_code,
+                    error_message=told.error_message,
+                )
+            )
+        return found
 
     def _update(self, image: MetadataImage) -> None:
         self.image = image

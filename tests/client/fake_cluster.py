@@ -18,6 +18,7 @@ from muster.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
+from muster.protocol.messages.offsets import OffsetFetchResponse
 from tests.client.listeners import answer, listener, read_request, shake_hands
 
 VERSIONS = {18: (0, 4), 3: (0, 13), 10: (0, 6)}
@@ -63,6 +64,8 @@ class FakeCluster:
                 assert isinstance(request, MetadataRequest)
                 await self.answering.wait()
                 answer(writer, head, self.metadata(request))
+            elif head.api_key == ApiKey.OFFSET_FETCH:  # of one group, which has committed nothing
+                answer(writer, head, OffsetFetchResponse())
             else:
                 assert isinstance(request, FindCoordinatorRequest)
                 answer(writer, head, self.found(request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -471,6 +472,15 @@ async def test_coordinators_of_several_groups(last: int) -> None:
         cluster.forget_coordinator("a")
         assert await cluster.coordinator("a", deadline(LONG_S)) == 1
         assert await cluster.coordinator("b", deadline(LONG_S)) == 2
+
+
+async def test_more_groups_than_python_nests_calls_at_a_broker_that_takes_one_a_request() -> None:
+    fake = FakeCluster()
+    fake.versions[ApiKey.FIND_COORDINATOR] = (0, 3)
+    groups = [f"g{number}" for number in range(sys.getrecursionlimit() + 1)]
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        assert await cluster.coordinators(groups, deadline(LONG_S)) == dict.fromkeys(groups, 1)
+    assert fake.requests[ApiKey.FIND_COORDINATOR] == len(groups)
 
 
 async def test_a_patient_client_waits_for_a_cluster_to_start() -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 
 import pytest
 
 from muster.client.admin.client import Admin
-from muster.client.admin.offsets import EARLIEST, HIGH_WATERMARK, LATEST, MAX_TIMESTAMP, READ_COMMITTED
+from muster.client.admin.offsets import (
+    EARLIEST,
+    HIGH_WATERMARK,
+    LATEST,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+    list_group_offsets,
+)
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.client.producer import Producer
 from muster.coordinator import testing
+from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from tests.client.fake_cluster import FakeCluster
 from tests.support.leases import TERM_MS, die
 
 
@@ -87,6 +99,16 @@ async def test_offsets_of_groups(admin: Admin, orders: list[TopicPartition]) -> 
     }
     with pytest.raises(ValueError, match="orders-0: offset -1 is below 0"):
         await admin.alter_group_offsets("audit", {full: -1})
+
+
+async def test_more_groups_than_python_nests_calls_at_a_broker_that_takes_one_a_request() -> None:
+    fake = FakeCluster()
+    fake.versions[ApiKey.OFFSET_FETCH] = (1, 7)
+    groups = [f"g{number}" for number in range(sys.getrecursionlimit() + 1)]
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        found = await list_group_offsets(cluster, groups, deadline(60))
+    assert found == {group_id: {} for group_id in groups}
+    assert fake.requests[ApiKey.OFFSET_FETCH] == len(groups)
 
 
 async def test_offsets_are_deleted(admin: Admin, orders: list[TopicPartition]) -> None:
