@@ -22,7 +22,11 @@ _GENERATION: Final = struct.Struct(">i")
 
 class CooperativeStickyAssignor(Assignor):
     """A partition that is to move is at first assigned to nobody: its owner sees that it has lost it, gives
-    it up and rejoins, and in that next generation it moves. All others are read without a break (KIP-429)."""
+    it up and rejoins, and in that next generation it moves. All others are read without a break (KIP-429).
+
+    With differing subscriptions, racks decide only who gets what nobody has. Kafka's takes partitions away
+    from owners in foreign racks, too, though it may then give them back: some groups never stop rebalancing.
+    """
 
     name = "cooperative-sticky"
     protocols = frozenset({RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER})
@@ -43,7 +47,7 @@ class CooperativeStickyAssignor(Assignor):
         self, members: Mapping[str, MemberSubscription], topics: Mapping[str, TopicPartitions]
     ) -> dict[str, list[TopicPartition]]:
         claims = {member_id: _claim(each) for member_id, each in members.items()}
-        found = share(members, topics, claims)
+        found = share(members, topics, claims, keeps_apart=True)
         owner = dict.fromkeys(found.settled.disputed, -1)
         for member, numbers in enumerate(found.settled.owned):
             owner.update(dict.fromkeys(numbers, member))

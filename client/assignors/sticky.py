@@ -106,9 +106,12 @@ def share(
     members: Mapping[str, MemberSubscription],
     topics: Mapping[str, TopicPartitions],
     claims: Mapping[str, Claim],
+    *,
+    keeps_apart: bool = False,
 ) -> Shares:
     """Even shares among the members, each with as much of what it had as that allows. Members are in the
-    order of their ids."""
+    order of their ids. `keeps_apart`: with differing subscriptions, they may keep what they had in a foreign
+    rack."""
     member_ids = sorted(members, key=text_order)
     wanted = {frozenset(each.topics) for each in members.values()}
     subscribed = frozenset[str]().union(*wanted)
@@ -130,5 +133,6 @@ def share(
                 for topic, numbers in layout.ranges.items()
             ],
             racks,
+            keeps_apart=keeps_apart,
         )
     return Shares(member_ids, layout, shares, settled)

@@ -15,14 +15,17 @@ def share_unequally(
     previous: Mapping[int, int],
     subscribers: Sequence[tuple[range, tuple[int, ...]]],
     racks: Racks | None,
+    *,
+    keeps_apart: bool,
 ) -> list[list[int]]:
     """Each member's share of the partitions, given what it had.
 
     `subscribers` holds, for each topic in order of names, its partitions and the members that want it,
     ascending. `previous` maps some partitions to the member that had them before their owner.
+    `keeps_apart`: members may keep what they had in a foreign rack.
     """
     balance = _Balance(owned, previous, subscribers, racks)
-    balance.keep(owned)
+    balance.keep(owned, None if keeps_apart else racks)
     balance.deal()
     balance.even_out()
     return balance.shares()
@@ -74,12 +77,12 @@ class _Balance:
                 found[member].append(number)
         return found
 
-    def keep(self, owned: Sequence[list[int]]) -> None:
-        """Let members keep what they had, as far as they still subscribe to it and racks allow."""
+    def keep(self, owned: Sequence[list[int]], racks: Racks | None) -> None:
+        """Let members keep what they had, as far as they still subscribe to it and racks, if given, allow."""
         for member, numbers in enumerate(owned):
             for number in numbers:
                 if member not in self.queue_of[number].members or (
-                    self.racks is not None and self.racks.apart(member, number)
+                    racks is not None and racks.apart(member, number)
                 ):
                     self.gave_up = True
                 else:

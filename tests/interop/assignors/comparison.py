@@ -13,6 +13,8 @@ The remaining differences are those where Kafka's result is one that no member s
   no longer subscribes to its topic.
 - With differing subscriptions, Kafka's cooperative assignor hands over at once what two members claim; with
   equal ones it does not.
+- With differing subscriptions, Kafka's cooperative assignor takes away what a member has in a foreign rack,
+  though it may give it back in the next generation: some groups never stop rebalancing.
 - When two members claim a partition in one generation and a third in a later one, Kafka believes the third or
   nobody, depending on their order in the HashMap.
 - Kafka treats a member without topics as subscribing to whatever the next member does, if the HashMap has it
@@ -29,7 +31,7 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from muster.client.assignors import Assignor, assignor
+from muster.client.assignors import COOPERATIVE_STICKY, Assignor, assignor
 from muster.client.assignors.claims import Claim
 from muster.client.assignors.sticky import read_user_data
 from muster.client.partitions import TopicPartition
@@ -45,6 +47,7 @@ class Verdict(Enum):
     SAME = "the same"
     INVALID = "Kafka's gives a partition to a member that does not subscribe to it"
     WITHHELD = "Kafka's cooperative one hands over at once what another member claims"
+    APART = "Kafka's cooperative one takes away what a member has in a foreign rack"
     THREE_CLAIMS = "three members claim one partition"
     OTHER = "other"
 
@@ -69,7 +72,23 @@ class Compared(NamedTuple):
         more, fewer = set(_pairs(self.theirs)), set(_pairs(self.mine))
         if fewer < more and all(claimed[where] == 2 for _, where in more - fewer):
             return Verdict.WITHHELD
-        return Verdict.OTHER
+        return Verdict.APART if self._apart else Verdict.OTHER
+
+    @property
+    def _apart(self) -> bool:
+        """Whether members of a cooperative group with differing subscriptions have something in a foreign
+        rack."""
+        members, topics = self.group.members, self.group.topics
+        if self.group.assignor != COOPERATIVE_STICKY or len({each.topics for each in members.values()}) == 1:
+            return False
+        return any(
+            each.rack is not None
+            and where.topic in topics
+            and where.partition < topics[where.topic].count
+            and each.rack not in topics[where.topic].racks[where.partition]
+            for each in members.values()
+            for where in each.owned
+        )
 
 
 def play(

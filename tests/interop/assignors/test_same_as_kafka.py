@@ -44,6 +44,8 @@ SEED: Final = int(os.environ.get("SEED", "1"))
 GROUPS: Final = int(os.environ.get("GROUPS", "60"))
 KNOWN_SHARE_MAX: Final = 0.03
 """Maximum share of cases in which Kafka's result is not worth matching."""
+COMPARABLE_SHARE_MIN: Final = 0.4
+"""Minimum share of cases without a partition that Kafka takes away because of racks, and muster does not."""
 
 ALL: Final = (RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY)
 STICKY_ONES: Final = (STICKY, COOPERATIVE_STICKY)
@@ -76,7 +78,9 @@ def test_the_same_results(java: JavaAssignors, name: str, shape: str) -> None:
             found[compared.verdict] += 1
             assert compared.verdict is not Verdict.OTHER, f"seed {seed}\n{report(compared)}"
     assert found.total() == GROUPS * ROUNDS
-    assert found[Verdict.SAME] >= (1 - KNOWN_SHARE_MAX) * found.total(), found
+    comparable = found.total() - found[Verdict.APART]
+    assert comparable >= COMPARABLE_SHARE_MIN * found.total(), found
+    assert found[Verdict.SAME] >= (1 - KNOWN_SHARE_MAX) * comparable, found
 
 
 @pytest.mark.parametrize("name", STICKY_ONES)
@@ -105,7 +109,7 @@ def test_as_good_whatever_the_names(java: JavaAssignors, name: str, shape: str) 
     measured: Counter[str] = Counter()
     for seed in range(SEED, SEED + GROUPS):
         for compared in play(java, name, lifelike(SHAPES[shape], seed), seed):
-            cases += 1
+            cases += compared.verdict is not Verdict.APART
             same += compared.mine == compared.theirs
             for whose, assigned in (("muster", compared.mine), ("Kafka", compared.theirs)):
                 measured[f"{whose} kept"] += kept(compared.group, assigned)
