@@ -61,4 +61,10 @@ def _unescaped(text: str, what: str) -> str:
             raise ValueError(rf"malformed \u escape in {what}; it takes four digits")
         return _ESCAPES.get(other, other)
 
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", character, text)
+    units = re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", character, text)
+    try:  # a character beyond \uffff is written as two
+        return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise ValueError(
+            rf"incomplete character in {what}; one beyond \uffff takes two \u escapes, as in \ud83d\ude00"
+        ) from None

@@ -31,6 +31,7 @@ _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
         (r"a\=b\:c=d", {"a=b:c": "d"}),
         (r"a=\u00f6\t\q", {"a": "ö\tq"}),
         ("a=1\na=2", {"a": "2"}),
+        (r"a=\ud83d\ude00\ufeff😀", {"a": "😀\ufeff😀"}),
         ("a=\\", {"a": ""}),
         ("\ufeffa=b\nc=\ufeff", {"a": "b", "c": "\ufeff"}),
         ("\ufeff# one\na=b", {"a": "b"}),
@@ -203,6 +204,8 @@ def test_a_byte_order_mark_hides_no_property(tmp_path: Path) -> None:
         ("sasl.password=Hunter2\\user", "malformed \\u escape in the value of 'sasl.password'"),
         ("ssl.key.password: Hunter2\\u12", "malformed \\u escape in the value of 'ssl.key.password'"),
         ("Hunter2\\user", "malformed \\u escape in the name of a property"),
+        ("sasl.password=Hunter2\\ud83d", "incomplete character in the value of 'sasl.password'"),
+        ("sasl.password=\\ude00Hunter2", "incomplete character in the value of 'sasl.password'"),
     ],
 )
 def test_a_malformed_escape_shows_no_password(line: str, said: str, tmp_path: Path) -> None:
