@@ -88,18 +88,22 @@ async def upsert_user_scram_credentials(
     """Set a user's password for these mechanisms; a user that does not exist is created.
 
     Raises KafkaError, which names the mechanisms already set, if any. Raises ValueError for a mechanism that
-    is not SCRAM, for an empty password and for `iterations` below 1.
+    is not SCRAM, for a password that is empty or no Unicode text, and for `iterations` below 1.
     """
     wanted = _known(mechanisms)
     if not password:
         raise ValueError("password: it must not be empty")
+    try:
+        secret = password.encode()
+    except UnicodeEncodeError:
+        raise ValueError("password: it is no Unicode text (it has a lone surrogate)") from None
     if iterations < 1:
         raise ValueError(f"iterations: it takes a number above 0, not {iterations}")
     done: list[str] = []
     for mechanism in wanted:  # a request takes each user once
         salt = secrets.token_bytes(_SALT_BYTES)
         salted = await asyncio.to_thread(
-            hashlib.pbkdf2_hmac, SCRAM_HASHES[mechanism], password.encode(), salt, iterations
+            hashlib.pbkdf2_hmac, SCRAM_HASHES[mechanism], secret, salt, iterations
         )
         upsertion = _Upsertion(
             name=user,

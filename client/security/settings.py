@@ -170,6 +170,10 @@ class SecuritySettings:
         for setting_name, value in (("sasl_plain_username", user), ("sasl_plain_password", password)):
             if "\0" in value:
                 raise ValueError(f"{setting_name} has a NUL character in it, which no broker takes")
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{setting_name} is no Unicode text (it has a lone surrogate)") from None
         return Plain(user, password) if name == PLAIN else Scram(name, user, password)
 
     def _needed(self, mechanism: str, name: str) -> Any:

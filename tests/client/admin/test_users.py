@@ -75,6 +75,8 @@ async def test_what_is_refused_before_it_is_sent(admin: Admin) -> None:
         await admin.upsert_user_scram_credentials("alice", "secret", mechanisms="SCRAM-SHA-256")
     with pytest.raises(ValueError, match="password: it must not be empty"):
         await admin.upsert_user_scram_credentials("alice", "")
+    with pytest.raises(ValueError, match="password: it is no Unicode text"):
+        await admin.upsert_user_scram_credentials("alice", "secret\udcff")
     with pytest.raises(ValueError, match="iterations: it takes a number above 0, not 0"):
         await admin.upsert_user_scram_credentials("alice", "secret", iterations=0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,16 @@ def test_what_does_not_go_together(given: dict[str, Any], said: str) -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(said)):
             make()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("name", ["sasl_plain_username", "sasl_plain_password"])
+def test_credentials_that_are_no_text_are_not_shown(name: str, mechanism: str) -> None:
+    """As os.environ gives bytes that are not UTF-8."""
+    given = {"security_protocol": "SASL_SSL", "sasl_mechanism": mechanism, **USER, name: "Hunter2\udcff"}
+    with pytest.raises(ValueError, match=f"{name} is no Unicode text") as raised:
+        Admin("127.0.0.1:9092", **given)
+    assert "Hunter2" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_files_of_the_wrong_kind(authority: Authority, client: Pem, folder: Path) -> None:
