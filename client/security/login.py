@@ -37,12 +37,16 @@ async def log_in(mechanism: Mechanism, ask: Ask, until: float) -> int:
         raise AuthenticationFailed(
             "this listener takes no SASL: set security_protocol to PLAINTEXT or SSL, or use another port"
         )
-    _require_accepted(mechanism, handshake.error_code, None)
+    if handshake.error_code:
+        raise _refused(mechanism, handshake.error_code, None)
     message: bytes | None = next(exchange)
     for _ in range(_ROUNDS_MAX):
         assert message is not None
         answer = await ask(SaslAuthenticateRequest(auth_bytes=message))
-        _require_accepted(mechanism, answer.error_code, answer.error_message)
+        if answer.error_code:
+            refused = _refused(mechanism, answer.error_code, answer.error_message)
+            exchange.throw(refused)
+            raise refused
         if mechanism.is_slow:
             message = await in_thread(_next, exchange, answer.auth_bytes)
         else:
@@ -61,6 +65,5 @@ def _next(exchange: Exchange, answer: bytes) -> bytes | None:
         return None
 
 
-def _require_accepted(mechanism: Mechanism, code: int, why: str | None) -> None:
-    if code:
-        raise AuthenticationFailed(f"the broker refused {mechanism.name}: {why or refusal(code)}")
+def _refused(mechanism: Mechanism, code: int, why: str | None) -> AuthenticationFailed:
+    return AuthenticationFailed(f"the broker refused {mechanism.name}: {why or refusal(code)}")

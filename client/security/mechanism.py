@@ -19,7 +19,8 @@ TokenProvider: TypeAlias = Callable[[], str] | Callable[[], Awaitable[str]]
 `extensions`, a mapping, it is sent with the token (KIP-342)."""
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
-"""Yields what to send, and receives the broker's responses. Returns when it is satisfied."""
+"""Yields what to send, and receives the broker's responses. Returns when it is satisfied. If the broker
+refuses, AuthenticationFailed is thrown into it, and must leave it."""
 
 
 class Mechanism(ABC):

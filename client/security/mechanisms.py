@@ -2,7 +2,7 @@
 
 A mechanism makes an exchange for each authentication: a generator that yields what to send and receives the
 broker's responses. It returns when it is satisfied, and raises AuthenticationFailed if the broker cannot
-prove that it knows the password.
+prove that it knows the password, or refuses.
 """
 
 from __future__ import annotations
@@ -125,12 +125,19 @@ class OAuthBearer(Mechanism):
     def _rounds(self, token: str, extensions: Mapping[str, str]) -> Exchange:
         fields = {"auth": f"Bearer {token}", **extensions}
         said = "".join(f"{name}={value}\x01" for name, value in fields.items())
-        refused = yield f"n,,\x01{said}\x01".encode()
+        try:
+            refused = yield f"n,,\x01{said}\x01".encode()
+        except AuthenticationFailed:
+            self._forget(token)
+            raise
         if refused:
-            forget = getattr(self._provider, "forget", None)
-            if callable(forget):
-                forget(token)
+            self._forget(token)
             yield b"\x01"  # the broker then says why
+
+    def _forget(self, token: str) -> None:
+        forget = getattr(self._provider, "forget", None)
+        if callable(forget):
+            forget(token)
 
 
 def _fields(message: str) -> dict[str, str]:

@@ -75,6 +75,19 @@ class SaslBroker:
         return SaslAuthenticateResponse(error_message=None, auth_bytes=b"", session_lifetime_ms=3_600_000)
 
 
+class Provider:
+    """Of tokens, as ClientCredentials is."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[str] = []
+
+    def __call__(self) -> str:
+        return "token"
+
+    def forget(self, token: str) -> None:
+        self.forgotten.append(token)
+
+
 @contextlib.asynccontextmanager
 async def let_in(address: Address, mechanism: Mechanism | None = None) -> AsyncIterator[Connection]:
     security = Security(mechanism=mechanism or Plain("alice", "secret"))
@@ -168,6 +181,28 @@ async def test_what_a_provider_raises(raised: Exception, kind: type[Exception]) 
             async with let_in(address, OAuthBearer(fails)):
                 pass
         assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("challenge", [b"", b'{"status":"invalid_token"}'])
+async def test_a_refused_token_is_forgotten(challenge: bytes) -> None:
+    """With the challenge of RFC 7628 first, or by an error code at once."""
+    provider = Provider()
+    answers = [SaslAuthenticateResponse(error_message=None, auth_bytes=challenge)] if challenge else []
+    answers.append(
+        SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message="go away", auth_bytes=b""
+        )
+    )
+
+    async def ask(request: Message) -> Message:
+        if isinstance(request, SaslHandshakeRequest):
+            return SaslHandshakeResponse(mechanisms=["OAUTHBEARER"])
+        return answers.pop(0)
+
+    with pytest.raises(AuthenticationFailed, match="go away"):
+        await log_in(OAuthBearer(provider), ask, deadline(LONG_S))
+    assert not answers
+    assert provider.forgotten == ["token"]
 
 
 async def test_the_loop_does_not_wait_for_the_hash_of_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
