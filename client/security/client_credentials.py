@@ -215,7 +215,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _checked_url(url: str) -> Any:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an IPv6 address; the URL may hold a password
+        raise ValueError("token_url: it takes https://host/path") from None
     try:
         there = parts.scheme in ("https", "http") and parts.hostname and (parts.port or True)
     except ValueError:  # the port
@@ -224,6 +227,9 @@ def _checked_url(url: str) -> Any:
         raise ValueError("token_url has a user in it: give client_id and client_secret instead")
     if not there:
         raise ValueError(f"token_url={url!r}: it takes https://host/path")
+    beyond_host = f"{parts.path}?{parts.query}"
+    if not beyond_host.isascii() or any(each <= " " or each == "\x7f" for each in url.strip()):
+        raise ValueError(f"token_url={url!r}: write a blank as %20, and what is not ASCII likewise")
     return parts
 
 

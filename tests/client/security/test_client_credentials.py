@@ -179,6 +179,11 @@ def test_its_secret_is_not_shown(issuer: Issuer) -> None:
     [
         (("issuer", "a", "b"), "token_url='issuer': it takes https://host/path"),
         (("https://x:99999/", "a", "b"), "it takes https://host/path"),
+        (("https://[a/b", "a", "b"), "token_url: it takes https://host/path"),
+        (("https://x/a b", "a", "b"), "token_url='https://x/a b': write a blank as %20"),
+        (("https://x/a\nb", "a", "b"), "write a blank as %20"),
+        (("https://x/ü", "a", "b"), "token_url='https://x/ü': write a blank as %20, and what is not ASCII"),
+        (("https://x/?ü", "a", "b"), "and what is not ASCII likewise"),
         (("https://x/", "", "b"), "client_id is missing"),
         (("https://x/", "a", ""), "client_secret is missing"),
     ],
