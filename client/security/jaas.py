@@ -1,4 +1,5 @@
-"""Reads sasl.jaas.config: a login module and its options."""
+"""Reads sasl.jaas.config, a login module and its options, with the escapes and comments of Java's
+StreamTokenizer."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-_TOKEN: Final = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([=;])|([^\s=;"']+))""")
+_BETWEEN: Final = re.compile(r"(?:\s|//[^\r\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
+_TOKEN: Final = re.compile(r"""(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([=;])|([^\s=;"']+))""")
+_ESCAPE: Final = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))")
+_ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
@@ -28,7 +32,7 @@ def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     at = 0
-    while text[at:].strip():
+    while (at := _end_of_blank(text, at)) < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
             raise ValueError("sasl.jaas.config: a quote is not closed")
@@ -36,8 +40,19 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         double, single, mark, word = found.groups()
         quoted = double if double is not None else single
         if quoted is not None:
-            yield "text", re.sub(r"\\(.)", r"\1", quoted)
+            yield "text", _ESCAPE.sub(_character, quoted)
         elif mark is not None:
             yield "mark", mark
         else:
             yield "word", word
+
+
+def _end_of_blank(text: str, at: int) -> int:
+    """Where the white space and comments from here on end."""
+    found = _BETWEEN.match(text, at)
+    return found.end() if found else at
+
+
+def _character(escape: re.Match[str]) -> str:
+    octal, other = escape.groups()
+    return chr(int(octal, 8)) if octal is not None else _ESCAPED.get(other, other)

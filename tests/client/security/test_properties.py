@@ -61,9 +61,17 @@ def test_files_are_read_as_java_does(text: str, found: dict[str, str]) -> None:
         ),
         (r'M required p="a\"\\b";', "M", {"p": 'a"\\b'}),
         ("M required;", "M", {}),
+        (
+            r'M required p="a\nb\61c\t\b\f\r\v\a\q\400\377x\08\1234";',
+            "M",
+            {"p": "a\nb1c\t\b\f\r\v\aq 0\xffx\x008S4"},
+        ),
+        ("/**/ M // one\nrequired /* ; \n * */ p='//'/* two */; // three", "M", {"p": "//"}),
+        ("M required p=a//b;", "M", {"p": "a//b"}),
     ],
 )
 def test_jaas_configs(jaas: str, module: str, options: dict[str, str]) -> None:
+    """As Java reads them, which takes less without quotes."""
     assert parse_jaas(jaas) == (module, options)
 
 
