@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from muster.coordinator.journal.entries import REJOINS_TOLD_MAX, Entry, Member
@@ -137,14 +138,14 @@ def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int)
     ids = {each.member.id for each in waiting}
     newest: dict[str, Entry] = {}
     sessions_ms: dict[str, int] = {}
-    ends: list[Entry] = []
+    ends: list[_End] = []
     loaded_ms = 0
     for index in range(rebalance.last - 1, max(-1, rebalance.last - LOOK_ENTRIES_MAX), -1):
         entry = rebalance.stream[index]
         if entry.type == "shard_loaded":
             loaded_ms = max(loaded_ms, entry.at_ms)  # sessions began anew
         elif text(entry, "from_state") in (PREPARING, COMPLETING):
-            ends.append(entry)
+            ends.append(_End(entry))
         if entry.member is None or entry.member.id not in ids:
             continue
         newest.setdefault(entry.member.id, entry)
@@ -160,7 +161,7 @@ def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int)
         session_ms = sessions_ms.get(each.member.id)
         if session_ms is not None:
             heard_ms = closed.at_ms - (whole(closed, "silent_ms") or 0)
-            answered_ms = max((end.at_ms for end in ends if _answers(end, each.member, heard_ms)), default=0)
+            answered_ms = max((end.at_ms for end in ends if end.answers(each.member, heard_ms)), default=0)
             expires_ms = max(heard_ms, loaded_ms, answered_ms) + session_ms
             if now_ms > expires_ms + EXPIRES_LATE_MS:
                 found.append(each)
@@ -170,17 +171,28 @@ def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int)
     return found
 
 
-def _answers(end: Entry, who: Member, heard_ms: int) -> bool:
-    """Whether the session of a member, last heard at `heard_ms`, begins anew as a classic group ends a phase:
-    the JoinGroup or SyncGroup that it sent then is answered, or it is a static member that did not rejoin."""
-    if end.at_ms <= heard_ms:
-        return False
-    waited = heard_ms >= end.at_ms - (whole(end, "phase_ms") or 0)
-    to_state = text(end, "to_state")
-    if waited and to_state != STABLE:
-        return True
-    missing = any(each.id == who.id for each in members(end, "waiting_for"))
-    return missing if to_state == COMPLETING else waited and not missing
+class _End:
+    """A classic group ends a phase."""
+
+    def __init__(self, change: Entry) -> None:
+        self.at_ms = change.at_ms
+        self._began_ms = change.at_ms - (whole(change, "phase_ms") or 0)
+        self._to_state = text(change, "to_state")
+        self._change = change
+
+    def answers(self, who: Member, heard_ms: int) -> bool:
+        """Whether the session of a member, last heard at `heard_ms`, begins anew: the JoinGroup or SyncGroup
+        that it sent then is answered, or it is a static member that did not rejoin."""
+        if self.at_ms <= heard_ms:
+            return False
+        if heard_ms >= self._began_ms:
+            return self._to_state != STABLE or who.id not in self._missing
+        return self._to_state == COMPLETING and who.id in self._missing
+
+    @cached_property
+    def _missing(self) -> frozenset[str]:
+        """Read once: up to a hundred members, and whoever is awaited asks."""
+        return frozenset(each.id for each in members(self._change, "waiting_for"))
 
 
 def _pending(rebalance: Rebalance) -> list[Awaited]:

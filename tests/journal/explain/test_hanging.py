@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC
 
 import pytest
@@ -238,6 +239,38 @@ def test_a_session_that_began_when_a_request_was_answered(story: str) -> None:
     assert waiting.member.client_id == "alice"
     assert waiting.until_ms == removed.at_ms
     assert waiting.disconnected_ms is not None
+
+
+class _Listed(list[object]):
+    """Members in an entry; counts how often such lists are read."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[object]:
+        _Listed.read += 1
+        return super().__iter__()
+
+
+def test_the_work_for_rebalances_since_members_went_does_not_grow_with_their_number() -> None:
+    def read(size: int) -> int:
+        gone = tuple(member(f"gone-{number:02}", instance=f"i{number}") for number in range(size))
+        life = Life().at(-90_000)
+        for each in gone:
+            life.add("member_disconnected", each, silent_ms=100, session_timeout_ms=1_800_000)
+        for number in range(5):
+            began = -80_000 + 10_000 * number
+            life.at(began).preparing(WEB_1, "leader rejoined", waiting_for=gone)
+            life.at(began + 5_000).joined("rebalance timed out", waiting_for=gone)
+            life.at(began + 5_100).stable(WEB_1, "leader rejoined", began, began + 5_000, waiting_for=gone)
+        life.at(0).preparing(WEB_1, "leader rejoined", waiting_for=gone)
+        for index, entry in enumerate(life.entries):
+            if listed := entry.data.get("waiting_for"):
+                life.entries[index] = entry._replace(data={**entry.data, "waiting_for": _Listed(listed)})
+        _Listed.read = 0
+        assert {each.member for each in why(life, 20_000).waiting} == set(gone)
+        return _Listed.read
+
+    assert 0 < read(50) == read(5)
 
 
 def large_group(began: int = 0) -> tuple[Life, list[Member]]:
