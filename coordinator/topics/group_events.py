@@ -121,7 +121,7 @@ class GroupEvents(RowPartitions):
         before = start
         config = self.topic.config
         if config.retention_ms >= 0 and start < end:
-            oldest_ms = self._clock.now_ms() - config.retention_ms
+            oldest_ms = self._clock.date_ms() - config.retention_ms
             kept = await self._store.journal_offset_at(led.lease, oldest_ms)
             before = end if kept is None else kept
         surplus_bytes = size_bytes - config.retention_bytes

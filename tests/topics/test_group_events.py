@@ -449,6 +449,20 @@ async def test_old_rows_go_with_the_sweep_that_the_clock_brings(node: Node) -> N
     assert (await node.bounds(0))[:2] == (3, 3)
 
 
+async def test_the_age_of_rows_is_judged_by_the_date(node: Node) -> None:
+    """The clock is behind it after a suspend."""
+    node.clock.date_ahead_ms = 3_600_000
+    await node.write(0, JournalRow(node.clock.date_ms(), b"group", b"row"))
+    await node.partitions.sweep()
+    assert (await node.bounds(0))[:2] == (0, 1)
+    node.clock.advance(RETENTION_MS)
+    await node.partitions.sweep()
+    assert (await node.bounds(0))[:2] == (0, 1)
+    node.clock.advance(1)
+    await node.partitions.sweep()
+    assert (await node.bounds(0))[:2] == (1, 1)
+
+
 async def test_the_oldest_rows_go_when_there_are_too_many(node: Node) -> None:
     value = b"v" * 195  # 200 bytes with its key
     await node.write(0, *(JournalRow(NOW_MS, b"group", value) for _ in range(700)))
