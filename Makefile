@@ -83,9 +83,9 @@ debian = command -v $(1) > /dev/null || { echo "$(1) is missing: installing the 
   as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
   $$as_root apt-get install -y $(package) || { $$as_root apt-get update && $$as_root apt-get install -y $(package); }; }
 
-# What make interop needs and cannot download. Only kcat and PostgreSQL are installed; the others are your choice.
+# What make interop needs. Only kcat, PostgreSQL and what pip has are installed; the others are your choice.
 .PHONY: interop-tools
-interop-tools: postgres-tools  ## check for the tools of make interop (Java, Maven, Node.js, Go, kcat, PostgreSQL); installs the last two with apt-get
+interop-tools: postgres-tools $(VENV)/.installed-interop $(VENV)/.installed-test  ## check for the tools of make interop (Java, Maven, Node.js, Go, kcat, PostgreSQL); installs the last two with apt-get, and clients with pip
 	@for tool in java javac mvn node npm go; do command -v $$tool > /dev/null || { \
 	  echo "make interop needs $$tool on the PATH: a JDK of Java 17 or later, Maven, Node.js 18 or later with npm, and Go" >&2; exit 1; }; done
 	@$(call debian,kcat)
