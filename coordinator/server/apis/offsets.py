@@ -237,12 +237,10 @@ class _Fetch:
         if self.request.topics is not None or isinstance(answer, KafkaError):
             return
         group = cast(OffsetFetchResponse.Group, answer)
-        seen: list[OffsetFetchResponse.Group.Topics] = []
-        for each in group.topics:
-            await turns.next()
-            if self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.name, logged=False):
-                seen.append(each)
-        group.topics = seen
+        group.topics = await turns.those(
+            group.topics,
+            lambda each: self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.name, logged=False),
+        )
 
     def response(self, answer: object) -> OffsetFetchResponse | KafkaError:
         """The response, if this is the only group that is asked about."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -48,6 +48,15 @@ class Turns:
         if self._left < 0:
             self._left = IN_A_TURN
             await asyncio.sleep(0)
+
+    async def those(self, things: Iterable[A], wanted: Callable[[A], bool]) -> list[A]:
+        """The things that are wanted."""
+        found: list[A] = []
+        for each in things:
+            await self.next()
+            if wanted(each):
+                found.append(each)
+        return found
 
 
 class Attempts:

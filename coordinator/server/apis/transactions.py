@@ -285,12 +285,10 @@ async def describe_transactions(
     described = await several(describe, request.transactional_ids)
     turns = Turns()
     for told in described:
-        seen: list[DescribeTransactionsResponse.TransactionState.TopicData] = []
-        for each in told.topics:
-            await turns.next()
-            if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.topic, logged=False):
-                seen.append(each)
-        told.topics = seen
+        told.topics = await turns.those(
+            told.topics,
+            lambda each: rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.topic, logged=False),
+        )
     return DescribeTransactionsResponse(transaction_states=described)
 
 
