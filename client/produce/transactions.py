@@ -437,9 +437,8 @@ class Transactions:
         except Refused as refused:
             if refused.fate is Fate.GONE:
                 if commit and self._coordinator.joins_by_writing:
-                    await self._end_at_coordinator(
-                        commit=False
-                    )  # a new coordinator, too, gives the next epoch
+                    # A new coordinator gives the next epoch, too.
+                    await self._end_at_coordinator(commit=False)
                 else:
                     self._renew = True
                 return _timed_out(refused.error, self._settings) if commit else None
