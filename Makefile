@@ -42,8 +42,8 @@ test: $(VENV)/.installed-test tests/__pycache__  ## the tests, on asyncio, and w
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 .PHONY: test-slow
-test-slow: $(VENV)/.installed-test  ## the other tests that need nothing but Python: commands and examples as processes, failover, packaging, the simulator, the fuzzers
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(addprefix tests/,cli examples failover fuzz packaging simulator)
+test-slow: $(VENV)/.installed-test  ## the other tests that need nothing but Python: commands, examples and the pytest plugin as processes, failover, packaging, the simulator, the fuzzers
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(addprefix tests/,cli examples failover fuzz packaging plugin simulator)
 
 # In a fresh clone, tests are compiled once instead of once by every process.
 tests/__pycache__:

@@ -24,6 +24,7 @@ SUITES: Final = (
     "topics",
     "server",
     "client",
+    "fuzz/test_codec_twins.py",
     "cli/test_serve.py",
     "packaging/test_beside_modules.py",
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 from muster.coordinator import command_line
 from muster.coordinator.config import read_settings
 from muster.coordinator.testing import Cluster, Faults, Group, Member, Topic, Transaction
+from tests.plugin.test_plugin import Run
 from tests.support.each import each
-from tests.testing.test_plugin import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = DOCS.parent / "examples"
