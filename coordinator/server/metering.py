@@ -35,11 +35,11 @@ class Meters:
         quotas = self._quotas.in_force
         return quotas.limit(key, user_of(context), context.client_id) if len(quotas) else None
 
-    def has_used(self, key: str, context: RequestContext) -> bool:
-        """Whether the client has used any of its quota within the time that counts."""
+    def throttle_ms(self, key: str, context: RequestContext) -> int:
+        """How many milliseconds the client must wait for what was used so far."""
         limit = self.limit(key, context)
         rate = None if limit is None else self._rates.get((key, limit.shared_by))
-        return rate is not None and rate.a_second(self._clock.now_ms()) > 0
+        return 0 if limit is None or rate is None else rate.throttle_ms(limit.value, self._clock.now_ms())
 
     def record(self, key: str, amount: float, context: RequestContext) -> int:
         """Count what the client used of its quota; returns how many milliseconds it must wait."""

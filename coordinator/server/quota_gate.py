@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 from muster.coordinator.base.answers import Answered, Later
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.security.quotas import CONSUMED, PERCENTAGE, PRODUCED
+from muster.coordinator.security.quotas import CONSUMED, PERCENTAGE, PRODUCED, Limit
 from muster.coordinator.security.rates import SAMPLE_MS, SAMPLES
 from muster.coordinator.server.api import Begin
 from muster.coordinator.server.connection import Connection
@@ -110,8 +110,7 @@ class QuotaGate:
         """Read no more than the quota allows over all of its windows: more would never be let through."""
         limit = self._meters.limit(CONSUMED, context)
         if limit is not None:
-            most = limit.value * (SAMPLES - 1) * SAMPLE_MS / 1000
-            request.max_bytes = int(min(request.max_bytes, most))
+            request.max_bytes = int(min(request.max_bytes, _most(limit)))
 
     def _settled(self, asked: Asked, size_bytes: int, answer: object, spent: Spent) -> object:
         """The answer, with the time to wait in it; the connection is throttled for that time."""
@@ -128,11 +127,13 @@ class QuotaGate:
             throttle_ms = meters.record(PRODUCED, size_bytes, context)
         elif isinstance(answer, FetchResponse):
             frame = asked.framed(answer)
-            # A batch is never split, so one may be larger than the quota ever allows: it is sent alone, and
-            # the client waits afterwards. Kafka never lets it through.
-            comes_alone = not meters.has_used(CONSUMED, context)
             consumed_bytes = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
             consumed_bytes -= _HEADER_BYTES
+            # A batch is never split, so one may be larger than the quota ever allows: it is sent alone, once
+            # the quota is not exceeded, and the client waits afterwards. Kafka never lets it through.
+            limit = meters.limit(CONSUMED, context)
+            oversize = limit is not None and consumed_bytes > _most(limit)
+            comes_alone = oversize and not meters.throttle_ms(CONSUMED, context)
             throttle_ms = meters.record(CONSUMED, consumed_bytes, context)
         else:
             throttle_ms = getattr(answer, "throttle_time_ms", 0)  # for mutations, which handlers count
@@ -174,6 +175,11 @@ class QuotaGate:
     def _over(self, connection: Connection) -> None:
         self._throttled.pop(connection).cancel()
         connection.unthrottle()
+
+
+def _most(limit: Limit) -> float:
+    """What a quota allows over all of its windows, in bytes."""
+    return limit.value * (SAMPLES - 1) * SAMPLE_MS / 1000
 
 
 def _telling(answer: object, throttle_ms: int, version: int) -> object:

@@ -315,6 +315,23 @@ async def test_a_batch_above_the_quota_comes_alone(start_brokers: StartBrokers) 
         assert (answer.throttle_time_ms > 0, records_of(answer) > 50_000) == (True, True)
 
 
+async def test_a_batch_above_a_quota_that_is_shared_comes(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await made(broker)
+    await alter(broker, setting(GREEDY, consumer_byte_rate=4_000))
+    at_the_end = fetching()
+    at_the_end.topics[0].partitions[0].fetch_offset = 1
+    async with (
+        await Wire.connect(broker.port, client_id="greedy") as quiet,
+        await Wire.connect(broker.port, client_id="greedy") as wire,
+    ):
+        assert (await quiet.call(at_the_end, 12)).throttle_time_ms == 0
+        answer = await wire.call(fetching(), 12)
+        assert (answer.throttle_time_ms > 0, records_of(answer) > 50_000) == (True, True)
+        held_back = await quiet.call(fetching(), 12)
+        assert (held_back.throttle_time_ms > 0, records_of(held_back)) == (True, 0), "the quota is exceeded"
+
+
 async def test_a_fetch_is_no_larger_than_its_quota_ever_lets_through(start_brokers: StartBrokers) -> None:
     broker = await started(start_brokers)
     await made(broker)
