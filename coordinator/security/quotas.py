@@ -6,6 +6,7 @@ Of the entities that a client matches, only the most specific one that has a quo
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv6Address, ip_address
@@ -107,7 +108,7 @@ class Limit(NamedTuple):
 
     value: float
     shared_by: tuple[str | None, str | None]
-    """The user and the client id whose usage is counted together; None for any."""
+    """The user and the client id whose usage is counted together; None for any. Long ones by a digest."""
 
 
 Values = Mapping[str, float]
@@ -142,11 +143,12 @@ class Quotas:
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
         """The quota `key` of a client; None if it has none. Cached, since every request asks."""
-        asked = key, user, client_id
+        shared_by = _short(user), _short(client_id)
+        asked = key, *shared_by
         if asked not in self._found:
             if len(self._found) >= _FOUND_MAX:
                 self._found.clear()
-            self._found[asked] = self._look_up(key, user, client_id)
+            self._found[asked] = self._look_up(key, user, client_id, shared_by)
         return self._found[asked]
 
     def of_address(self, address: str) -> float | None:
@@ -156,16 +158,27 @@ class Quotas:
         own = self._of_addresses.get(address_of(address) or address)
         return self._of_addresses.get(None) if own is None else own
 
-    def _look_up(self, key: str, user: str, client_id: str) -> Limit | None:
+    def _look_up(self, key: str, user: str, client_id: str, shared_by: tuple[str, str]) -> Limit | None:
         for parts in _precedence(user, client_id):
             value = self.of(frozenset(parts.items())).get(key)
             if value is not None:
-                shared_by = (user if USER in parts else None, client_id if CLIENT_ID in parts else None)
-                return Limit(value, shared_by)
+                of_user, of_client = shared_by
+                return Limit(
+                    value, (of_user if USER in parts else None, of_client if CLIENT_ID in parts else None)
+                )
         return None
 
 
 _FOUND_MAX: Final = 10_000
+_SHORT_MAX: Final = 64
+"""Characters of a name that is kept as it is. Clients choose their ids, of up to 128 KiB in memory."""
+
+
+def _short(name: str) -> str:
+    """The name, or, if it is long, what stands for it: longer than any name that is kept as it is."""
+    if len(name) <= _SHORT_MAX:
+        return name
+    return f"sha256:{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()}"
 
 
 def _precedence(user: str, client_id: str) -> Iterator[dict[str, str | None]]:

@@ -56,6 +56,22 @@ def test_the_most_specific_entity_counts_alone() -> None:
         assert quotas.limit(CONSUMED, "alice", "etl") is None
 
 
+def test_a_long_name_shares_its_quota_with_nobody_else() -> None:
+    long, other = "x" * 30_000 + "1", "x" * 30_000 + "2"
+    quotas = Quotas(
+        {frozenset({ANY_CLIENT}): {CONSUMED: 2.0}, frozenset({(CLIENT_ID, long)}): {CONSUMED: 1.0}}
+    )
+    limits = [quotas.limit(CONSUMED, "alice", name) for name in (long, other)]
+    assert [each and each.value for each in limits] == [1, 2]
+    stands_for = [each.shared_by[1] for each in limits if each is not None]
+    assert len({*stands_for, *(_shared_by(quotas, each) for each in stands_for)}) == 4
+
+
+def _shared_by(quotas: Quotas, client_id: str | None) -> str | None:
+    limit = quotas.limit(CONSUMED, "alice", client_id or "")
+    return limit and limit.shared_by[1]
+
+
 def test_each_quota_is_looked_up_by_itself() -> None:
     quotas = Quotas({frozenset({ALICE}): {PRODUCED: 1.0}, frozenset({ANY_CLIENT}): {CONSUMED: 2.0}})
     assert quotas.limit(CONSUMED, "alice", "etl") == Limit(2.0, (None, "etl"))

@@ -12,9 +12,14 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.base.clock import ManualClock
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.security.quotas import MUTATIONS, PERCENTAGE, Quotas
+from muster.coordinator.security.rates import Rate
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.kept_quotas import ENTITIES_MAX, KeptQuotas
+from muster.coordinator.server.metering import Meters
 from muster.coordinator.storage.memory import MemoryStore
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest
@@ -466,6 +471,50 @@ async def test_clients_choose_their_ids(start_brokers: StartBrokers, monkeypatch
         async with await Wire.connect(broker.port, client_id=f"c{number}") as wire:
             await wire.call(MetadataRequest(topics=[]), 12)
     assert len(broker.meters._rates) == 10
+
+
+async def test_long_client_ids_are_not_kept(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await alter(broker, setting({"client-id": None}, request_percentage=1_000))
+    for number in range(3):
+        async with await Wire.connect(broker.port, client_id="\U0001f600" * 8_000 + str(number)) as wire:
+            await wire.call(MetadataRequest(topics=[]), 12)
+    kept = [shared_by for _, shared_by in broker.meters._rates] + [
+        names for _, *names in broker.quotas.in_force._found
+    ]
+    assert len(broker.meters._rates) == 3, "each has a quota of its own"
+    assert max(len(name) for names in kept for name in names if name is not None) < 100
+
+
+def test_meters_are_not_all_looked_at_for_each_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.coordinator.server.metering._METERS_MAX", 100)
+    looks = 0
+    is_over = Rate.is_over
+
+    def counted(self: Rate, now_ms: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_over(self, now_ms)
+
+    monkeypatch.setattr(Rate, "is_over", counted)
+    kept = KeptQuotas(ConfigRows(MemoryStore()))
+    kept.in_force = Quotas({frozenset({("client-id", None)}): dict.fromkeys((PERCENTAGE, MUTATIONS), 50.0)})
+    clock = ManualClock()
+    meters = Meters(kept, clock)
+
+    def use(number: int) -> None:
+        context = RequestContext(0, f"c{number}", "127.0.0.1", 0)
+        meters.record(PERCENTAGE, 0.01, context)
+        meters.mutated(1, context)
+
+    for number in range(300):
+        use(number)
+        assert len(meters._rates) + len(meters._buckets) <= 100
+    assert looks < 6_000, "at some 50 rates, for every tenth of 600 new meters"
+    clock.advance(60_000)
+    for number in range(300, 330):
+        use(number)
+    assert (len(meters._rates), len(meters._buckets)) == (30, 30), "none of the others is in use"
 
 
 async def test_names_may_be_longer_than_an_index_takes(start_brokers: StartBrokers) -> None:
