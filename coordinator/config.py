@@ -647,15 +647,25 @@ class Settings:
         if self.listener_name or len(self.protocols) > 1:
             for each in self.listening(0):
                 self.on(each.bound.listener)
-        if not any("SSL" in protocol for protocol in self.protocols):
-            for name in ("ssl_keystore_location", "ssl_truststore_location"):
-                if (value := getattr(self, name)) is not None:
-                    allowed = (
-                        "nothing while no listener has the protocol SSL or SASL_SSL (--listeners SSL://...)"
-                    )
-                    raise SettingError(name, value, allowed)
-        elif len(self.protocols) == 1 and not self.listener_name:
+        self._check_effect()
+        if "SSL" in self.protocols[0] and len(self.protocols) == 1 and not self.listener_name:
             self._check_tls_listener()
+
+    def _check_effect(self) -> None:
+        """Who asks for TLS or a login, and forgets the listener's protocol, must not get an open broker."""
+        for name, each in SETTINGS.items():
+            value = getattr(self, name)
+            if not each.by_listener or value == each.default:
+                continue
+            effective = by_listener.protocols_with(name)
+            if not set(effective) & set(self.protocols):
+                default = "" if each.default is None else text_of(each.default)
+                allowed = (
+                    f"{default or 'nothing'} while no listener has the protocol "
+                    f"{' or '.join(effective)} (--listeners {effective[0]}://...)"
+                )
+                given = text_of(value) if isinstance(value, tuple) else value
+                raise SettingError(name, given, allowed, secret=each.sensitive)
 
     def _check_tls_listener(self) -> None:
         """Check the only listener, which has TLS."""
@@ -753,9 +763,11 @@ class Settings:
         }
         if not listener:
             return OnListener(listener, protocol, self, frozenset())
-        unused: dict[str, Any] = {}
-        if "SSL" not in protocol:
-            unused = {"ssl_keystore_location": None, "ssl_truststore_location": None}
+        unused: dict[str, Any] = {
+            name: each.default
+            for name, each in SETTINGS.items()
+            if each.by_listener and protocol not in by_listener.protocols_with(name)
+        }
         if protocol != "SSL":  # KIP-684: on SASL_SSL it counts only if set for that listener
             unused["ssl_client_auth"] = "none"
         advertised = endpoint.advertised

@@ -138,7 +138,31 @@ async def test_a_node_without_the_listener_is_told_by_its_first(start_brokers: S
             {"listeners": "SSL://h:9092"},
             "^ssl_keystore_location is required; it takes the PEM file of the broker's key",
         ),
-        ({"ssl_keystore_location": "k.pem"}, "^ssl_keystore_location: .* no listener has the protocol SSL"),
+        (
+            {"ssl_keystore_location": "k.pem"},
+            "^ssl_keystore_location: .* nothing while no listener has the protocol SSL or SASL_SSL",
+        ),
+        (
+            {"listeners": "CLIENTS://h:9092", "ssl_client_auth": "required"},
+            "^ssl_client_auth: .* none while no listener has the protocol SSL or SASL_SSL",
+        ),
+        (
+            {"listeners": "SASL_PLAINTEXT://h:9092", "ssl_principal_mapping_rules": "RULE:a/b/"},
+            "^ssl_principal_mapping_rules: .* DEFAULT while no listener has the protocol SSL ",
+        ),
+        (
+            {"listeners": "CLIENTS://h:9092", "sasl_enabled_mechanisms": ("PLAIN", "SCRAM-SHA-512")},
+            "^sasl_enabled_mechanisms: 'PLAIN,SCRAM-SHA-512' .* nothing while no listener has the protocol",
+        ),
+        (
+            {"listeners": "A://h:1,B://h:2", "sasl_oauthbearer_expected_issuer": "x"},
+            "^sasl_oauthbearer_expected_issuer: .* nothing while no listener has the protocol SASL_PLAINTEXT",
+        ),
+        (
+            {"connections_max_reauth_ms": 5},
+            r"^connections_max_reauth_ms: .* 0 while .* \(--listeners SASL_PLAINTEXT://...\)",
+        ),
+        ({"ssl_key_password": "geheim"}, "^ssl_key_password: the value given is not allowed"),
         (
             {"listeners": "SSL://h:9092", "ssl_keystore_location": "k", "ssl_client_auth": "required"},
             "^ssl_client_auth: .* --ssl-truststore-location",

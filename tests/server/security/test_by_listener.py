@@ -68,6 +68,18 @@ def test_options_go_before_variables_and_both_before_what_is_for_all() -> None:
     assert (other.connections_max_reauth_ms, other.mechanisms) == (1, ("SCRAM-SHA-256", "SCRAM-SHA-512"))
 
 
+def test_what_is_for_all_listeners_counts_where_it_has_an_effect() -> None:
+    settings = Settings(
+        listeners="PLAINTEXT://h:1,SASL_PLAINTEXT://h:2,SSL://h:3",
+        sasl_enabled_mechanisms=("PLAIN",),
+        ssl_keystore_location="x",
+        ssl_enabled_protocols=("TLSv1.3",),
+    )
+    on = {name: settings.on(name).settings for name in ("PLAINTEXT", "SASL_PLAINTEXT", "SSL")}
+    assert [each.mechanisms for each in on.values()] == [(), ("PLAIN",), ()]
+    assert on["SSL"].ssl_enabled_protocols == ("TLSv1.3",)
+
+
 def test_every_listener_has_its_own_names_in_options() -> None:
     settings = read_settings(
         {
