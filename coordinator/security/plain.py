@@ -1,7 +1,7 @@
 """PLAIN (RFC 4616), checked against SCRAM credentials: no password is stored.
 
-A check hashes the password with every hash, for as many iterations as any credential can have. So it takes
-equally long for a user that does not exist, and whatever a user's credentials are.
+A check hashes the password with every hash that counts, for as many iterations as any credential can have.
+So it takes equally long for a user that does not exist, and whatever a user's credentials are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Plain:
     name = NAME
 
     def __init__(self, lookup: Lookup, made_up: MadeUp, hashes: Sequence[str]) -> None:
-        """`hashes`: the SCRAM mechanisms. The password for any of them is accepted."""
+        """`hashes`: the SCRAM mechanisms that count. The password for any of them is accepted."""
         self.lookup = lookup
         self.made_up = made_up
         self.hashes = hashes

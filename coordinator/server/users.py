@@ -121,14 +121,16 @@ def _decoded(name: str, row: Mapping[str, str]) -> dict[str, ScramCredential]:
 
 def mechanisms(on: OnListener, users: Users, made_up: MadeUp) -> dict[str, Mechanism]:
     """The SASL mechanisms enabled on a listener, by name. Raises SecurityError."""
+    enabled = on.settings.mechanisms
+    hashes = [name for name in HASHES if name in enabled] or list(HASHES)
     make: dict[str, Callable[[], Mechanism]] = {
-        PLAIN: lambda: Plain(users.credential, made_up, list(HASHES)),
+        PLAIN: lambda: Plain(users.credential, made_up, hashes),
         **{name: lambda name=name: Scram(name, users.credential, made_up) for name in HASHES},  # type: ignore[misc]
         OAUTHBEARER: lambda: (
             _unsecured(on) if on.settings.sasl_oauthbearer_allow_unsecured else _oauth_bearer(on)
         ),
     }
-    return {name: make[name]() for name in on.settings.mechanisms}
+    return {name: make[name]() for name in enabled}
 
 
 def _unsecured(on: OnListener) -> Mechanism:

@@ -12,6 +12,7 @@ import pytest
 from muster.coordinator.security.scram import ITERATIONS, ScramCredential, Shape
 from muster.coordinator.server.broker import Broker
 from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from muster.protocol.messages.scram import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
@@ -241,3 +242,36 @@ async def test_users_are_kept_and_nothing_that_lets_their_owner_in(
     again = (await start_brokers(ephemeral=False, data=str(tmp_path))).brokers[0]
     assert again.users.of("alice") == kept
     assert await again.users.secret() == secret
+
+
+@pytest.mark.parametrize(
+    ("enabled", "let_in"),
+    [
+        (("PLAIN",), ["old", "new"]),
+        (("PLAIN", "SCRAM-SHA-512"), ["new"]),
+        (("PLAIN", "SCRAM-SHA-256"), ["old"]),
+        (("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), ["old", "new"]),
+    ],
+)
+async def test_plain_counts_credentials_of_enabled_mechanisms(
+    start_brokers: StartBrokers, enabled: tuple[str, ...], let_in: list[str]
+) -> None:
+    brokers = await start_brokers(
+        listeners="SASL_PLAINTEXT://127.0.0.1:0",
+        sasl_enabled_mechanisms=enabled,
+        connection_failed_authentication_delay_ms=0,
+    )
+    (broker,) = brokers.brokers
+    credentials = {NAMES[each]: ScramCredential.of_password(NAMES[each], "old", 4096) for each in NAMES}
+    await broker.users.alter("alice", credentials)
+    changed = ScramCredential.of_password("SCRAM-SHA-512", "new", 4096)
+    await broker.users.alter("alice", {"SCRAM-SHA-512": changed})
+    passed = []
+    for password in ("old", "new"):
+        async with await Wire.connect(broker.port) as wire:
+            await wire.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            request = SaslAuthenticateRequest(auth_bytes=f"\0alice\0{password}".encode())
+            answer = await wire.call(request, 2)
+            assert answer.error_code in (0, ErrorCode.SASL_AUTHENTICATION_FAILED)
+            passed += [] if answer.error_code else [password]
+    assert passed == let_in
