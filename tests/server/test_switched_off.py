@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.security.scram import ScramCredential
 from muster.coordinator.server.features import METADATA_VERSION
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.features import UpdateFeaturesRequest
+from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from tests.server.conftest import StartBrokers
 from tests.server.test_api_versions import smallest_request
 from tests.support.each import each
 from tests.support.wire import Wire
@@ -43,6 +46,28 @@ async def test_what_is_switched_off_says_so_in_every_version(port: int, api: Api
         for version in range(versions(api).first, versions(api).last + 1):
             answer = await wire.call(smallest_request(api, version), version)
             assert _codes(answer) == {_EVERYWHERE[api]}
+
+
+@each("api", [api for api in _EVERYWHERE if "TOKEN" in api.name], ids=lambda api: api.name)
+async def test_who_has_logged_in_is_told_that_there_are_no_tokens(
+    start_brokers: StartBrokers, api: ApiKey
+) -> None:
+    name = "SCRAM-SHA-256"
+    listeners = "SASL_PLAINTEXT://127.0.0.1:0"
+    (broker,) = (await start_brokers(listeners=listeners, sasl_enabled_mechanisms=("PLAIN",))).brokers
+    await broker.users.alter("alice", {name: ScramCredential.of_password(name, "pw", 4096)})
+    async with await Wire.connect(broker.port) as wire:
+        await wire.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        assert not (await wire.call(SaslAuthenticateRequest(auth_bytes=b"\0alice\0pw"), 2)).error_code
+        for version in range(versions(api).first, versions(api).last + 1):
+            answer = await wire.call(smallest_request(api, version), version)
+            assert answer.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+            assert getattr(answer, "expiry_timestamp_ms", 0) == 0
+            if api == ApiKey.CREATE_DELEGATION_TOKEN:
+                assert (answer.issue_timestamp_ms, answer.max_timestamp_ms) == (0, 0)
+                assert (answer.principal_type, answer.principal_name) == ("User", "alice")
+                asked_by = (answer.token_requester_principal_type, answer.token_requester_principal_name)
+                assert asked_by == (("User", "alice") if version >= 3 else ("", ""))
 
 
 @pytest.mark.parametrize("api", [ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS])
