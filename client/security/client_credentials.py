@@ -64,13 +64,13 @@ class ClientCredentials:
                 raise ValueError(f"{name} is missing: it takes what the issuer gave to this client")
         if cafile is not None and ssl_context is not None:
             raise ValueError("cafile is given with ssl_context, which has its own: leave one out")
+        self._shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
         if parts.scheme == "http":
-            log.warning("token endpoint %s: the client secret is sent without TLS", token_url)
+            log.warning("token endpoint %s: the client secret is sent without TLS", self._shown)
         elif ssl_context is None:
             ssl_context = client_context(cafile=cafile, cafile_name="cafile")
         self.extensions: Mapping[str, str] = checked_extensions(dict(extensions or {}))
         self._url = token_url
-        self._shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
         self._client_id = client_id
         self._secret = client_secret
         quoted = (quote_plus(each) if urlencode_header else each for each in (client_id, client_secret))
@@ -225,11 +225,12 @@ def _checked_url(url: str) -> Any:
         there = False
     if parts.username is not None or parts.password is not None:
         raise ValueError("token_url has a user in it: give client_id and client_secret instead")
+    shown = url.partition("?")[0].partition("#")[0]  # the rest may hold a key
     if not there:
-        raise ValueError(f"token_url={url!r}: it takes https://host/path")
+        raise ValueError(f"token_url={shown!r}: it takes https://host/path")
     beyond_host = f"{parts.path}?{parts.query}"
     if not beyond_host.isascii() or any(each <= " " or each == "\x7f" for each in url.strip()):
-        raise ValueError(f"token_url={url!r}: write a blank as %20, and what is not ASCII likewise")
+        raise ValueError(f"token_url={shown!r}: write a blank as %20, and what is not ASCII likewise")
     return parts
 
 

@@ -196,3 +196,20 @@ def test_arguments_that_cannot_be_used(arguments: tuple[str, str, str], said: st
 def test_a_secret_without_tls_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     ClientCredentials("http://issuer/", "a", "b")
     assert "the client secret is sent without TLS" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x/token", "ftp://x/token", "https://x:99999/token", "https://x/a token"]
+)
+@pytest.mark.parametrize("rest", ["?api_key=geheim", "#geheim"])
+def test_no_more_than_the_path_of_a_url_is_shown(
+    url: str, rest: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        ClientCredentials(url + rest, "a", "b")
+    except ValueError as error:
+        said = str(error)
+    else:
+        said = caplog.text
+    assert url in said
+    assert "geheim" not in said
