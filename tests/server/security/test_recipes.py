@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import ssl
@@ -21,6 +22,7 @@ from tests.support.wire import Wire
 _MISSING: Final = [tool for tool in ("curl", "openssl") if shutil.which(tool) is None]
 pytestmark = pytest.mark.skipif(bool(_MISSING), reason=f"the recipes call {' and '.join(_MISSING)}")
 
+_NOBODY: Final = 65534
 DOCS: Final = Path(__file__).parents[3] / "docs"
 
 
@@ -35,6 +37,13 @@ def blocks(heading: str, language: str = "sh", page: str = "security.md") -> lis
 def sh(script: str, folder: Path) -> bytes:
     ran = subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True, timeout=60)
     return ran.stdout
+
+
+def sh_with_looks(script: str, folder: Path, file: str) -> list[str]:
+    """Run a script; returns modes and owners of a file (`-rw------- 0`) as each cat begins to write to it."""
+    looks = folder / "looks"
+    sh(f'cat() {{ ls -ln {file} >> {looks}; command cat "$@"; }}\n{script}', folder)
+    return [" ".join(line.split()[:3:2]) for line in looks.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -60,6 +69,17 @@ async def test_your_own_certificate_authority(folder: Path) -> None:
         assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
 
 
+@pytest.mark.parametrize(
+    ("heading", "file"),
+    [("For a team: your own certificate authority", "server"), ("Client certificates (mTLS)", "alice")],
+)
+def test_nobody_else_reads_a_key_while_it_is_written(folder: Path, heading: str, file: str) -> None:
+    sh(f"touch {file}-key.pem {file}-cert.pem; rm -f {file}.pem", folder)
+    script = next(each for each in blocks(heading) if f"{file}.pem" in each)
+    looks = sh_with_looks(script, folder, f"{file}.pem")
+    assert looks == [f"-rw------- {os.geteuid()}"]
+
+
 async def test_a_public_certificate_is_two_files_made_one(folder: Path) -> None:
     live, etc = folder / "live", folder / "etc"
     live.mkdir()
@@ -67,10 +87,17 @@ async def test_a_public_certificate_is_two_files_made_one(folder: Path) -> None:
     (folder / "server-key.pem").rename(live / "privkey.pem")
     (folder / "server-cert.pem").rename(live / "fullchain.pem")
     (script,) = blocks("With a public certificate")
-    sh(
-        script.replace("/etc/letsencrypt/live/kafka.example.com", str(live)).replace("/etc/muster", str(etc)),
-        folder,
-    )
+    owner = _NOBODY if os.geteuid() == 0 else os.geteuid()
+    for named, here in (
+        ("/etc/letsencrypt/live/kafka.example.com", str(live)),
+        ("/etc/muster", str(etc)),
+        ("-o muster", f"-o {owner}"),
+    ):
+        assert named in script
+        script = script.replace(named, here)
+    assert sh_with_looks(script, folder, f"{etc}/server.pem.new") == [f"-rw------- {owner}"]
+    kept = (etc / "server.pem").stat()
+    assert (kept.st_uid, kept.st_mode & 0o777) == (owner, 0o600)
     async with (
         Broker(listeners="SSL://127.0.0.1:0", ssl_keystore_location=str(etc / "server.pem")) as broker,
         await Wire.connect(broker.port, tls=context(folder)) as wire,
