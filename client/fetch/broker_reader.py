@@ -6,7 +6,7 @@ fetch.max.bytes from it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -231,11 +231,13 @@ class BrokerReader:
         eras: Mapping[PartitionState, int],
     ) -> None:
         names = {each.topic_id: where.topic for where, each in asked.items() if each.topic_id is not None}
+        listed: set[TopicPartition] = set()
         refused = False
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             for each in topic.partitions:
                 where = TopicPartition(name, each.partition_index)
+                listed.add(where)
                 state = wanted.get(where)
                 if state is None or not self._reading.is_current(state, eras[state]):
                     continue  # It was not requested, or no longer is.
@@ -247,8 +249,26 @@ class BrokerReader:
                     self._refused(state, asked[where], each, response)
                 else:
                     refused |= self._received(state, position, each)
+        if self._session.session_id != NO_SESSION:
+            self._nothing_new(wanted.keys() - listed, wanted, eras)
         if refused:
             self._on_moved()
+
+    def _nothing_new(
+        self,
+        unlisted: Iterable[TopicPartition],
+        wanted: Mapping[TopicPartition, PartitionState],
+        eras: Mapping[PartitionState, int],
+    ) -> None:
+        """A session's response leaves out the partitions that can be read, but have nothing new."""
+        for where in unlisted:
+            state = wanted[where]
+            if (
+                state.trouble is not None
+                and self.partitions.get(where) is state  # not if it has moved to another broker meanwhile
+                and self._reading.is_current(state, eras[state])
+            ):
+                state.settled()
 
     def _received(self, state: PartitionState, position: Position, each: FetchResponse.PartitionData) -> bool:
         """Take a partition's response. Returns whether the partition must be read elsewhere from now on."""

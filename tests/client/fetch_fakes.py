@@ -100,6 +100,9 @@ class FakeCluster(Cluster):
         """Topics for which Metadata returns an error."""
         self.response_errors: list[ErrorCode] = []
         """Top-level error codes of the next Fetch responses."""
+        self.has_sessions = False
+        """Whether brokers open fetch sessions, and list only what has news in them."""
+        self._kept: dict[int, dict[TopicPartition, FetchRequest.FetchPartition]] = {}
         self.throttle_ms = 0
         self.changed = asyncio.Event()
 
@@ -205,6 +208,8 @@ class FakeCluster(Cluster):
         if self.response_errors:
             return FetchResponse(error_code=self.response_errors.pop(0), responses=[])
         names = {topic_id: name for name, topic_id in self.ids.items()}
+        if self.has_sessions:
+            self._continue(request, node, names)
         until = deadline(request.max_wait_ms / 1000)
         while True:
             changed, topics, news = self.changed, [], False
@@ -215,13 +220,9 @@ class FakeCluster(Cluster):
                     self._part(TopicPartition(name, each.partition), each, node, request)
                     for each in asked.partitions
                 ]
-                news |= any(
-                    part.error_code
-                    or part.records
-                    or part.diverging_epoch.epoch >= 0
-                    or part.preferred_read_replica >= 0
-                    for part in parts
-                )
+                news |= any(map(_has_news, parts))
+                if self.has_sessions and request.session_epoch > 0:
+                    parts = list(filter(_has_news, parts))
                 topics.append(
                     FetchResponse.FetchableTopicResponse(
                         topic=name if version < 13 else "",
@@ -235,11 +236,30 @@ class FakeCluster(Cluster):
                     for each in self.nodes.values()
                 ]
                 return FetchResponse(
-                    responses=topics, node_endpoints=endpoints, throttle_time_ms=self.throttle_ms
+                    responses=topics,
+                    session_id=1 if self.has_sessions else 0,
+                    node_endpoints=endpoints,
+                    throttle_time_ms=self.throttle_ms,
                 )
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await changed.wait()
+
+    def _continue(self, request: FetchRequest, node: int, names: dict[uuid.UUID, str]) -> None:
+        """Complete an incremental Fetch by what the node's session knows."""
+        kept = self._kept.setdefault(node, {})
+        if request.session_epoch == 0:
+            kept.clear()
+        for topic in request.topics:
+            for each in topic.partitions:
+                kept[TopicPartition(names[topic.topic_id], each.partition)] = each
+        for gone in request.forgotten_topics_data:
+            for partition in gone.partitions:
+                kept.pop(TopicPartition(names[gone.topic_id], partition), None)
+        request.topics = [
+            FetchRequest.FetchTopic(topic_id=self.ids[where.topic], partitions=[each])
+            for where, each in kept.items()
+        ]
 
     def _part(
         self, where: TopicPartition, asked: FetchRequest.FetchPartition, node: int, request: FetchRequest
@@ -349,6 +369,12 @@ class FakeCluster(Cluster):
                 )
             topics.append(result(topic=topic.topic, partitions=parts))
         return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _has_news(part: Part) -> bool:
+    return bool(
+        part.error_code or part.records or part.diverging_epoch.epoch >= 0 or part.preferred_read_replica >= 0
+    )
 
 
 def one_topic(count: int = 1, **how: Any) -> FakeCluster:

@@ -19,7 +19,7 @@ from muster.protocol.messages.data import (
     OffsetForLeaderEpochResponse,
 )
 from muster.protocol.messages.metadata import MetadataResponse
-from tests.client.fetch_fakes import T0, T1, Reader, batch, one_topic
+from tests.client.fetch_fakes import T0, T1, T2, Reader, batch, one_topic
 from tests.support.facts import turns, until
 
 # --- leaders ------------------------------------------------------------------------------------------------
@@ -129,6 +129,32 @@ async def test_a_partition_without_a_leader_does_not_stop_the_others() -> None:
         cluster.append(T0, batch(0, b"back"))
         cluster.logs[T0].leader = 1
         assert await reader.values(1) == [b"back"]
+        assert reader.fetcher.troubles == {}
+
+
+async def test_troubles_of_idle_partitions_end_with_their_cause() -> None:
+    """In a fetch session, brokers list only partitions with news."""
+    cluster = one_topic(3, nodes=(1, 2))
+    cluster.has_sessions = True
+    cluster.logs[T2].leader = 2
+    for where in (T0, T1, T2):
+        cluster.append(where, batch(0, b"0"))
+    async with Reader(cluster, max_wait_ms=600_000) as reader:
+        reader.begin(T0, T1, T2)
+        await reader.read(3)
+        await until(lambda: sorted(node for _, node, _ in cluster.requests) == [1, 1, 2, 2])
+        # The topic is unknown for a moment, while a Fetch waits at broker 1.
+        cluster.missing["t"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        cluster.logs[T2].refuses = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        cluster.tell()
+        await until(lambda: reader.fetcher.troubles.keys() == {T0, T1, T2})
+        cluster.append(T0, batch(1, b"1"))
+        assert await reader.values(1) == [b"1"]
+        assert T1 in reader.fetcher.troubles
+        cluster.missing.clear()
+        cluster.append(T0, batch(2, b"2"))
+        cluster.append(T2, batch(1, b"1"))
+        assert sorted(await reader.values(2), key=str) == [b"1", b"2"]
         assert reader.fetcher.troubles == {}
 
 
