@@ -188,7 +188,8 @@ class ClusterCalls(Calls):
     @both
     async def restart(self, index: int) -> None:
         """Restart a stopped or killed broker on its port. Raises FaultError if it is running."""
-        await self._core.brokers.start_one(self._checked(index, runs=False))
+        async with self._core.snapshots:  # which need it started
+            await self._core.brokers.start_one(self._checked(index, runs=False))
 
     @both
     async def pause(self, index: int) -> None:
@@ -221,6 +222,7 @@ class ClusterCalls(Calls):
         COORDINATOR_LOAD_IN_PROGRESS. Raises FaultError if every broker is stopped or paused. Without
         `reload`, hold the next load, for example after a `kill`."""
         check_text("group_id", group_id)
+        await self._core.no_snapshot_under_way()
         await self._core.brokers.hold_load(group=group_id, reload=reload)
 
     @both

@@ -53,7 +53,7 @@ class Core:
         self._in_use = False  # some caller has been told that everything has started
         self._news: asyncio.Future[None] | None = None
         self.snapshots = asyncio.Lock()
-        """Held while a snapshot is taken or restored."""
+        """Held while a snapshot is taken or restored, or a broker restarts."""
 
     # --- life, from any other thread ------------------------------------------------------------------------
 

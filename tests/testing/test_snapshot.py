@@ -14,7 +14,7 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster import membership
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.shards import DataShards
-from muster.coordinator.storage.store import LeaseKind
+from muster.coordinator.storage.store import LeaseKind, NodeRow
 from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster, snapshot
 from muster.coordinator.testing.core import all_loaded
 from muster.protocol.errors import KafkaError
@@ -230,6 +230,50 @@ async def test_whatever_needs_or_harms_the_brokers_waits_for_a_restore(
     assert node.connections.frozen
     await broker.resume(0)
     assert await broker.records("orders") == []
+
+
+@pytest.mark.parametrize("reload", [True, False])
+async def test_no_load_is_held_in_the_middle_of_a_restore(
+    loading: tuple[Event, Event], broker: AsyncBroker, reload: bool
+) -> None:
+    begun, may_end = loading
+
+    async def held() -> list[int]:
+        return broker._core.brokers.shard_faults.held()
+
+    restoring = asyncio.create_task(broker.restore(await broker.snapshot()))
+    await until(begun.is_set)
+    holding = asyncio.create_task(broker.hold(GROUP, reload=reload))
+    await turns()
+    assert broker._look(held) == []  # is answered after the hold has begun
+    may_end.set()
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(restoring, holding)
+    assert len(broker._look(held)) == 1
+    await broker.release(GROUP)
+
+
+async def test_a_restore_waits_for_a_broker_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = Event(), Event()
+    register = Node.register
+
+    async def slowly(self: Node, node: NodeRow) -> None:
+        begun.set()
+        await until(may_end.is_set, "the end of the restart")
+        await register(self, node)
+
+    async with Cluster(2, lease_term_ms=TERM_MS) as brokers:
+        before = await brokers.snapshot()
+        await brokers.stop(0)
+        monkeypatch.setattr(Node, "register", slowly)
+        restarting = asyncio.create_task(brokers.restart(0))
+        await until(begun.is_set)
+        restoring = asyncio.create_task(brokers.restore(before))
+        await turns()
+        brokers.groups()  # is answered after the restore has begun
+        may_end.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(restarting, restoring)
 
 
 async def test_a_restore_that_is_cancelled_before_its_turn_changes_nothing(
