@@ -151,15 +151,24 @@ class GroupEvents:
 
 
 def dated(entries: Sequence[tuple[Entry, int]], now_ms: int) -> list[Entry]:
-    """Entries with the timestamps of their records, which are right where the broker's clock was behind.
-    Times do not go back for that: a date that is later than what followed was wrong, and the clock right."""
-    found: list[Entry] = []
+    """Entries with the timestamps of their records, which are right where the broker's clock was behind."""
+    times = dates([(entry.at_ms, at_ms) for entry, at_ms in entries], now_ms)
+    return [
+        entry if entry.at_ms == at_ms else entry.dated(at_ms)
+        for (entry, _), at_ms in zip(entries, times, strict=True)
+    ]
+
+
+def dates(times: Sequence[tuple[int, int]], now_ms: int) -> list[int]:
+    """When entries happened, by the broker's clock and the timestamp of the record, both in epoch ms. Times
+    do not go back for a timestamp: one that is later than what followed was wrong, and the clock right."""
+    found: list[int] = []
     latest_ms = now_ms
-    for entry, at_ms in reversed(entries):
-        if entry.at_ms < at_ms <= latest_ms + _APART_MS:
-            entry = entry.dated(max(min(at_ms, latest_ms), entry.at_ms))
-        latest_ms = min(latest_ms, entry.at_ms)
-        found.append(entry)
+    for at_ms, record_ms in reversed(times):
+        if at_ms < record_ms <= latest_ms + _APART_MS:
+            at_ms = max(min(record_ms, latest_ms), at_ms)
+        latest_ms = min(latest_ms, at_ms)
+        found.append(at_ms)
     return found[::-1]
 
 

@@ -20,7 +20,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.base.clock import wall_ms
-from muster.coordinator.commands.group_events import TOPIC
+from muster.coordinator.commands.group_events import TOPIC, dates
 from muster.coordinator.journal.entries import Entry
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -161,8 +161,8 @@ class _Journal:
         self._fetcher: Fetcher | None = None
         self._absent = False
         self._ends: Mapping[TopicPartition, int] = {}
-        self._completed: defaultdict[str, deque[int]] = defaultdict(deque)
-        """Completion times in epoch ms, by group."""
+        self._completed: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        """Completions by group, in epoch ms: by the broker's clock, and as `dates` has it."""
 
     def rebalances(self, group: str) -> int | None:
         """How many rebalances the group had in the last hour; None if there is no journal, or it is still
@@ -170,7 +170,7 @@ class _Journal:
         if self._fetcher is None or self._is_behind():
             return None
         since_ms = wall_ms() - _REBALANCES_WINDOW_MS
-        return sum(at_ms >= since_ms for at_ms in self._completed.get(group, ()))
+        return sum(at_ms >= since_ms for _, at_ms in self._completed.get(group, ()))
 
     async def read(self, until: float, *, whole: bool) -> None:
         """Read the entries written since the last call."""
@@ -222,7 +222,8 @@ class _Journal:
         return False
 
     def _count(self, records: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
-        for key, value, at_ms in records:
+        groups: set[str] = set()
+        for key, value, record_ms in records:
             if key is None or value is None or _COMPLETED not in value:
                 continue
             try:
@@ -232,13 +233,17 @@ class _Journal:
             if entry.type != "rebalance_completed" or entry.group is None:
                 continue
             if not self._wanted or entry.group in self._wanted:
-                self._completed[entry.group].append(at_ms)
+                self._completed[entry.group].append((entry.at_ms, record_ms))
+                groups.add(entry.group)
+        now_ms = wall_ms()
+        for group in groups:
+            times = self._completed[group]
+            times[:] = [(at_ms, date) for (at_ms, _), date in zip(times, dates(times, now_ms), strict=True)]
 
     def _forget_old(self) -> None:
         since_ms = wall_ms() - _REBALANCES_WINDOW_MS
         for group, times in list(self._completed.items()):
-            while times and times[0] < since_ms:
-                times.popleft()
+            times[:] = [each for each in times if each[1] >= since_ms]
             if not times:
                 del self._completed[group]
 

@@ -271,6 +271,24 @@ async def test_only_recent_rebalances_of_shown_groups_are_remembered() -> None:
         assert set(every._completed) == {"g", "other"}
 
 
+async def test_a_rebalance_does_not_count_by_a_date_that_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's date was two hours ahead, ninety minutes ago; the broker's clock was right."""
+    hour_ms, now_ms = 3_600_000, wall_ms()
+    wrong = now_ms - hour_ms * 3 // 2
+
+    def record(at_ms: int, ahead_ms: int = 0) -> tuple[bytes, bytes, int]:
+        return b"g", Entry("rebalance_completed", at_ms, 1, 0, "g", 1).to_json(), at_ms + ahead_ms
+
+    async with Cluster(parse_bootstrap("127.0.0.1:1")) as cluster:
+        journal = top_facts._Journal(cluster, [])
+        journal._count([record(wrong, 2 * hour_ms), record(wrong + 1, 2 * hour_ms)])
+        # Their dates, which have been found to be wrong, are past by now.
+        monkeypatch.setattr(top_facts, "wall_ms", lambda: now_ms + 40 * 60_000)
+        journal._count([record(now_ms)])
+        journal._forget_old()
+        assert len(journal._completed["g"]) == 1
+
+
 def test_it_is_sorted_with_what_is_not_known_at_the_end() -> None:
     rows = [
         Row("a", "Stable", 1, 1, None, 2.0, 0),
