@@ -382,7 +382,7 @@ class Admin:
         """The transactional ids of all brokers, by id; optionally only those in one of these states (Ongoing,
         CompleteCommit, ...), with one of these producer ids, and whose whole id matches a regular expression.
         `longer_than_ms`: only those whose transaction has been open for longer, unless `states` says
-        otherwise."""
+        otherwise. `longer_than_ms` needs Kafka 3.8, `pattern` 4.1."""
         return await transaction_calls.list_transactions(
             self._cluster,
             self._until(timeout),
