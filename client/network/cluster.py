@@ -181,6 +181,7 @@ class Cluster:
         refreshing = self._refreshing
         if refreshing is not None:
             refreshing.cancel()
+        self._refuse_pending()  # The task does not, if it has not begun.
         await self._pool.close()
         if refreshing is not None:
             await asyncio.wait([refreshing])
@@ -462,8 +463,12 @@ class Cluster:
                 await self._refresh_once(self._pending.pop(next(iter(self._pending))))
         finally:
             self._refreshing = None
-            for pending in self._pending.values():
-                pending.answer.set_exception(Closed("the client is closed"))
+            self._refuse_pending()
+
+    def _refuse_pending(self) -> None:
+        while self._pending:
+            _, pending = self._pending.popitem()
+            pending.answer.set_exception(Closed("the client is closed"))
 
     async def _refresh_once(self, pending: _Refresh) -> None:
         # Topics marked stale from here on may not be covered by this response.

@@ -13,7 +13,7 @@ from muster.client.admin.configs import ConfigResource, describe_configs
 from muster.client.admin.groups import list_groups
 from muster.client.admin.offsets import LATEST, list_group_offsets, list_offsets
 from muster.client.admin.topics import describe_topics
-from muster.client.errors import ConnectionLost, NotKafka, RequestTimedOut, Unreachable
+from muster.client.errors import Closed, ConnectionLost, NotKafka, RequestTimedOut, Unreachable
 from muster.client.network import cluster as cluster_module
 from muster.client.network.cluster import Cluster, all_of, parse_bootstrap
 from muster.client.network.connection import Address, deadline
@@ -303,6 +303,13 @@ async def test_many_who_ask_at_once_share_one_request() -> None:
         assert len(fake.asked) <= 2
         assert (await cluster.leadership(wanted[0], deadline(LONG_S)))[0] == 1
         assert len(fake.asked) <= 2, "what is known is not asked for"
+
+
+async def test_closing_refuses_what_has_just_been_asked_for() -> None:
+    cluster = Cluster([Address("127.0.0.1", free_ports(1))], patient=True)
+    asking = (cluster.refresh(topics, deadline(2.0)) for topics in (["t"], [], None))
+    *told, _ = await asyncio.gather(*asking, cluster.close(), return_exceptions=True)
+    assert [repr(each) for each in told] == [repr(Closed("the client is closed"))] * 3
 
 
 @each("all_first", [True, False])
