@@ -18,6 +18,7 @@ from muster.coordinator.storage.postgres import PostgresStore, eras, statements
 from muster.coordinator.storage.postgres.appends import Writers
 from muster.coordinator.storage.postgres.connect import Link, connect, parse
 from muster.coordinator.storage.postgres.eras import Eras, ServerId, identify
+from muster.coordinator.storage.postgres.record_storage import Rows
 from muster.coordinator.storage.store import (
     Append,
     JournalRow,
@@ -192,6 +193,34 @@ async def test_an_old_primary_that_still_answers_is_not_used(store: str, servers
         await servers.meet(one._writer, 1, 2)
         assert await write(one, grant, b"k") is Outcome.WRITTEN
         assert await keys(one) == [b"k"]
+
+
+async def test_an_old_primary_that_comes_back_is_passed_over(
+    postgres: Postgres, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first of the hosts, and the right one is there, too."""
+    timelines = {"127.0.0.1": 1, "localhost": 2}
+
+    async def by_host(connection: Any) -> ServerId:
+        return ServerId(1, timelines[connection._addr[0]])
+
+    monkeypatch.setattr(eras, "identify", by_host)
+    here, known = f"127.0.0.1:{postgres.port}", Eras("known")
+    new, both, old = (
+        Link(parse(store.replace(here, hosts)), name="any", eras=known)
+        for hosts in (here.replace("127.0.0.1", "localhost"), f"{here},localhost:{postgres.port}", here)
+    )
+    await new.up()
+    await both.up()
+    assert both._connection is not None
+    assert both._connection._addr[0] == "localhost"
+    rows = Rows.at(store.replace(here, f"{here},localhost:{postgres.port}"), "any", known)
+    assert await asyncio.to_thread(rows.stored) == []
+    rows.close()
+    with pytest.raises(StoreBusy, match=rf"^connecting to {here}/\w+: an old primary answers"):
+        await old.up()
+    await new.close()
+    await both.close()
 
 
 async def test_a_lost_revision_fences_and_only_once(

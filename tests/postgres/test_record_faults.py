@@ -22,6 +22,7 @@ import pytest
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import record_database, record_statements
+from muster.coordinator.storage.postgres.connect import Accept
 from muster.coordinator.storage.postgres.eras import Eras
 from muster.coordinator.storage.postgres.record_database import RecordDatabase
 from muster.coordinator.storage.postgres.record_statements import Change, Changed
@@ -412,9 +413,9 @@ def test_who_is_refused_a_further_connection_waits_for_one_that_is_in_use(
     entered: queue.SimpleQueue[None] = queue.SimpleQueue()
     go_on = threading.Event()
 
-    async def connecting() -> Any:
+    async def connecting(accept: Accept) -> Any:
         try:
-            return await connect()
+            return await connect(accept)
         except StoreBusy:
             refused.set()
             raise
@@ -465,7 +466,7 @@ class Full:
         self.full, self.refused, self.go_on = threading.Event(), threading.Event(), threading.Event()
         self.current = 0
 
-    async def _connect(self) -> Any:
+    async def _connect(self, accept: Accept) -> Any:
         if self.full.is_set():
             self.refused.set()
             raise StoreBusy("too many clients") from TooMany()

@@ -305,6 +305,13 @@ async def test_a_server_that_is_down_is_not_blamed_on_a_file() -> None:
     assert "sslrootcert" not in str(refusal.value)
 
 
+async def test_a_port_may_come_after_the_host(postgres: Postgres) -> None:
+    url = f"{postgres.new_database().replace(f':{postgres.port}/', '/')}?port={postgres.port}"
+    store = PostgresStore(url)
+    await store.open()
+    await store.close()
+
+
 @each(
     "url, server",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -32,6 +33,7 @@ from muster.coordinator.storage.store import (
     TopicRow,
 )
 from tests.support.facts import until
+from tests.support.ports import free_ports
 from tests.support.postgres import Postgres
 
 A, B = Lease(LeaseKind.GROUP, 0), Lease(LeaseKind.GROUP, 1)
@@ -563,12 +565,44 @@ async def test_a_standby_is_passed_over_and_refused(postgres: Postgres, store: s
             assert await write(store_, await claim(store_), b"a") is Outcome.WRITTEN
             assert await keys(store_) == [b"a"]
         there = store.replace(here, f"127.0.0.1:{standby.port}/")
-        for url, why in (
-            (there, "does not accept writes; it may be a standby"),
-            (there.replace("@", f"@127.0.0.1:{standby.port},"), "none of these hosts accepts writes"),
-        ):
-            with pytest.raises(StoreBusy, match=why):
+        why = rf"connecting to \S+:{standby.port}/\w+: it does not accept writes; it may be a standby"
+        for url, said in ((there, why), (there.replace("@", f"@127.0.0.1:{standby.port},"), f"{why}; {why}")):
+            with pytest.raises(StoreBusy, match=f"^{said}$"):
                 await PostgresStore(url).open()
+
+
+async def test_a_host_that_is_silent_is_passed_over_once(postgres: Postgres, store: str) -> None:
+    """As one whose machine has died or is cut off: nothing refuses the connection."""
+    here = f"127.0.0.1:{postgres.port}/"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        both = store.replace(here, f"127.0.0.1:{port},{here}")
+        async with opened(both) as store_:
+            grant = await claim(store_)
+            assert store_._writer._connection is not None
+            store_._writer._connection.terminate()
+            assert await write(store_, grant, b"a") is Outcome.WRITTEN
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()  # the host that worked last was tried first
+        why = rf"connecting to 127\.0\.0\.1:{port}/\w+: no answer within \d\d ms"
+        twice = store.replace(here, f"127.0.0.1:{port},127.0.0.1:{port}/")
+        with pytest.raises(StoreBusy, match=f"^{why}; {why}$"):
+            await connect(parse(twice), name="waiting", timeout_ms=100)
+
+
+async def test_what_a_server_has_said_is_the_cause_whatever_the_other_hosts_did(
+    postgres: Postgres, store: str
+) -> None:
+    here = f"127.0.0.1:{postgres.port}/"
+    there = f"127.0.0.1:{free_ports(1)}"
+    url, role = await asyncio.to_thread(postgres.with_own_role, store)
+    await asyncio.to_thread(postgres.execute, f"ALTER ROLE {role} CONNECTION LIMIT 0")
+    for hosts in (f"{there},{here}", f"{here[:-1]},{there}/"):
+        with pytest.raises(StoreBusy, match=r"too many connections") as refusal:
+            await connect(parse(url.replace(here, hosts)), name="refused")
+        assert isinstance(refusal.value.__cause__, asyncpg.TooManyConnectionsError)
 
 
 async def test_what_does_not_fit_is_said_to_be_unwritten(postgres: Postgres, store: str) -> None:

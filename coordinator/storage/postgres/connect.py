@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from muster.coordinator.storage.store import StoreBusy, StoreError, StoreFull
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from muster.coordinator.storage.postgres.eras import Eras
 
 T = TypeVar("T")
+Accept = Callable[["Connection"], Awaitable[object]]
+"""Looks at a new connection, and raises if its server is not the right one."""
 
 CONNECT_TIMEOUT_MS_DEFAULT: Final = 3_000
 STATEMENT_TIMEOUT_MS_DEFAULT: Final = 5_000
@@ -69,6 +71,15 @@ class _Ended(StoreBusy):
     """The server had ended the connection while it was idle: nothing was sent."""
 
 
+class Host(NamedTuple):
+    """One of the hosts that a url names."""
+
+    name: str
+    """`host:port/database`"""
+    address: Mapping[str, Any]
+    """Arguments for asyncpg that stand in for the url's hosts; none if the url names no host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """Where the database is and how it is reached. `repr` and `name` are fit for logs: they omit user and
@@ -76,9 +87,9 @@ class Server:
 
     url: str
     name: str
-    """`host:port/database`"""
-    is_any_of_several: bool = False
-    """Whether the url names several hosts: the one that accepts writes is used."""
+    """`host:port/database`, with all hosts if there are several."""
+    hosts: list[Host]
+    """In the order in which they are tried: the one that worked last comes first."""
 
     def __repr__(self) -> str:
         return f"<Server {self.name}>"
@@ -104,19 +115,29 @@ def parse(url: str) -> Server:
             f"{usage}; in user and password, percent-encode these: / as %2F, @ as %40, # as %23, ? as %3F"
         )
     options = parse_qs(parts.query)
-    hosts = (parts.netloc.rpartition("@")[2] or options.get("host", ["localhost"])[0]).split(",")
-    ports = options.get("port", [_DEFAULT_PORT])[0].split(",")
+    given = parts.netloc.rpartition("@")[2] or options.get("host", [""])[0]
+    hosts = (given or "localhost").split(",")
+    ports = options.get("port", [os.environ.get("PGPORT") or _DEFAULT_PORT])[0].split(",")
     database = unquote(parts.path.lstrip("/"))
     if not database:
         raise StoreError(f"{usage}; the database name is missing")
     for port in (*ports, *(host.rpartition(":")[2] for host in hosts if _has_port(host))):
         if port and not (port.isdecimal() and len(port) <= _PORT_DIGITS and 0 < int(port) <= _PORT_MAX):
             raise StoreError(f"{usage}; a port is a number from 1 to {_PORT_MAX}")
-    named = ",".join(
-        unquote(host) if _has_port(host) else f"{unquote(host)}:{ports[min(place, len(ports) - 1)]}"
-        for place, host in enumerate(hosts)
+    named: list[str] = []
+    addresses: list[Mapping[str, Any]] = []
+    for place, host in enumerate(hosts):
+        port = ports[min(place, len(ports) - 1)]
+        if _has_port(host):
+            host, _, port = host.rpartition(":")
+        host, port = unquote(host), port or _DEFAULT_PORT
+        named.append(f"{host}:{port}")
+        addresses.append({"host": host.strip("[]"), "port": int(port)} if given else {})
+    return Server(
+        url,
+        f"{','.join(named)}/{database}",
+        [Host(f"{name}/{database}", address) for name, address in zip(named, addresses, strict=True)],
     )
-    return Server(url, f"{named}/{database}", len(hosts) > 1)
 
 
 def _has_port(host: str) -> bool:
@@ -129,59 +150,94 @@ async def connect(
     name: str,
     timeout_ms: int = CONNECT_TIMEOUT_MS_DEFAULT,
     statement_timeout_ms: int = STATEMENT_TIMEOUT_MS_DEFAULT,
+    accept: Accept | None = None,
 ) -> Connection:
-    """A connection in autocommit mode to a server that accepts writes: a standby's data may be old. The
-    server ends a statement that runs longer than `statement_timeout_ms`. Raises StoreError, or StoreBusy if
-    it may succeed later."""
+    """A connection in autocommit mode to the first host that accepts writes (a standby's data may be old) and
+    that `accept` accepts. They are tried one after another, each with its part of `timeout_ms`. The server
+    ends a statement that runs longer than `statement_timeout_ms`. Raises StoreError, or StoreBusy if it may
+    succeed later."""
     try:
-        import asyncpg
+        import asyncpg  # noqa: F401
     except ImportError:
         raise StoreError(
             "a PostgreSQL store needs asyncpg: install it with pip install 'muster-kafka[postgres]'"
         ) from None
-    options: dict[str, Any] = {"server_settings": {"application_name": name}}
-    if server.is_any_of_several and "target_session_attrs" not in server.url:
-        options["target_session_attrs"] = "primary"
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    hosts, refusals = list(server.hosts), list[StoreError]()
+    for place, host in enumerate(hosts):
+        left_ms = timeout_ms - int((loop.time() - began) * 1000)
+        part_ms = max(1, left_ms // (len(hosts) - place))
+        try:
+            connection = await _connect_to(host, server.url, name, part_ms, statement_timeout_ms, accept)
+        except StoreError as error:
+            refusals.append(error)
+        else:
+            server.hosts.sort(key=lambda each: each is not host)
+            return connection
+    raise _all_of(refusals)
+
+
+def _all_of(refusals: Sequence[StoreError]) -> StoreError:
+    """One error for what all hosts said. Its cause is that of a server which answered, if one did."""
+    if len(refusals) == 1:
+        return refusals[0]
+    may_succeed = any(isinstance(refusal, StoreBusy) for refusal in refusals)
+    error = (StoreBusy if may_succeed else StoreError)("; ".join(map(str, refusals)))
+    causes = [refusal.__cause__ for refusal in refusals]
+    error.__cause__ = next((cause for cause in causes if hasattr(cause, "sqlstate")), None)
+    return error
+
+
+async def _connect_to(
+    host: Host, url: str, name: str, timeout_ms: int, statement_timeout_ms: int, accept: Accept | None
+) -> Connection:
+    import asyncpg
+
+    where = f"connecting to {host.name}"
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            connection = await asyncpg.connect(server.url, **options)
+            connection = await asyncpg.connect(
+                url, server_settings={"application_name": name}, **host.address
+            )
             try:
-                await _set_up(connection, server, statement_timeout_ms)
+                await _set_up(connection, statement_timeout_ms)
+                if accept is not None:
+                    await accept(connection)
             except BaseException as error:
                 connection.terminate()
                 if isinstance(error, asyncpg.InterfaceError):  # it was closed meanwhile
-                    raise StoreBusy(f"connecting to {server.name}: {_said(error)}") from error
+                    raise StoreBusy(_said(error)) from error
                 raise
-    except StoreError:
-        raise
+    except StoreBusy as error:
+        raise StoreBusy(f"{where}: {error}") from error
     except TimeoutError:
-        raise StoreBusy(f"connecting to {server.name}: no answer within {timeout_ms} ms") from None
+        raise StoreBusy(f"{where}: no answer within {timeout_ms} ms") from None
     except ssl.SSLCertVerificationError as error:
-        raise StoreError(f"connecting to {server.name}: {_not_accepted(error)}") from None
+        raise StoreError(f"{where}: {_not_accepted(error)}") from None
     except (FileNotFoundError, PermissionError) as error:
-        said = f"{_unreadable(server.url)}{error.strerror or error}"
-        raise StoreBusy(f"connecting to {server.name}: {said}") from error
+        raise StoreBusy(f"{where}: {_unreadable(url)}{error.strerror or error}") from error
     except OSError as error:
-        raise StoreBusy(f"connecting to {server.name}: {error.strerror or error}") from error
+        raise StoreBusy(f"{where}: {error.strerror or error}") from error
     except asyncpg.PostgresError as error:
         later = error.sqlstate in _NOT_NOW or error.sqlstate.startswith("08")
-        said = f"connecting to {server.name}: {_said(error)}{_about_poolers(error)}"
+        said = f"{where}: {_said(error)}{_about_poolers(error)}"
         raise (StoreBusy if later else StoreError)(said) from error
     except asyncpg.TargetServerAttributeNotMatched as error:
-        raise StoreBusy(f"connecting to {server.name}: none of these hosts accepts writes") from error
+        raise StoreBusy(f"{where}: it is not what target_session_attrs in the URL asks for") from error
     except (asyncpg.InterfaceError, ValueError) as error:
         said = _said(error)
         if " parameter must be one of: " in said:
             said = f"the URL has an invalid option: {said.replace('`', '')}"
         elif not any(word in said for word in ("certificate", "authentication")):
             said = "the URL has an invalid option"  # the message may repeat a part of the url
-        raise StoreError(f"connecting to {server.name}: {said}") from None
+        raise StoreError(f"{where}: {said}") from None
     except Exception as error:  # what answers does not speak PostgreSQL's protocol
-        raise StoreError(f"connecting to {server.name}: {type(error).__name__}: {_said(error)}") from error
+        raise StoreError(f"{where}: {type(error).__name__}: {_said(error)}") from error
     return connection
 
 
-async def _set_up(connection: Connection, server: Server, statement_timeout_ms: int) -> None:
+async def _set_up(connection: Connection, statement_timeout_ms: int) -> None:
     import asyncpg
 
     # Not passed when connecting: there, poolers refuse parameters that they do not know.
@@ -193,7 +249,7 @@ async def _set_up(connection: Connection, server: Server, statement_timeout_ms: 
         "SELECT current_setting('transaction_read_only'), current_setting('synchronous_commit')"
     )
     if read_only == "on":
-        raise StoreBusy(f"connecting to {server.name}: it does not accept writes; it may be a standby")
+        raise StoreBusy("it does not accept writes; it may be a standby")
     if synchronous in ("off", "local"):
         # A server that crashes or is replaced would forget claims, and the next holder would have the same
         # epoch.
@@ -272,7 +328,6 @@ class Link:
         loop = asyncio.get_running_loop()
         if self._connection is not None and self._eras is not None and self.era != self._eras.current:
             self._connection.terminate()
-        fresh = not self.is_up
         try:
             connection = await self._connected(deadline)
         except StoreError as error:
@@ -280,17 +335,6 @@ class Link:
         # Ended from here rather than by cancelling, which would ask the server on a further connection.
         timer = loop.call_at(deadline, connection.terminate)
         try:
-            if fresh:
-                try:
-                    if self._prepare is not None:
-                        await self._prepare(connection)
-                    if self._eras is not None:
-                        self.era = await self._eras.check(connection)  # last: it was current just now
-                except BaseException as error:
-                    connection.terminate()  # or the next caller would find it unprepared
-                    if isinstance(error, StoreError) or not isinstance(error, Exception):
-                        raise
-                    raise Unreachable(f"{where}: {_said(error)}") from error
             return await _retried(lambda: use(connection), deadline)
         except StoreError:
             raise
@@ -320,8 +364,15 @@ class Link:
                 # The server ends a statement before we end the connection: then it is known that nothing was
                 # changed.
                 statement_timeout_ms=self._statement_timeout_ms * 4 // 5,
+                accept=self._accept,
             )
         return self._connection
+
+    async def _accept(self, connection: Connection) -> None:
+        if self._prepare is not None:
+            await self._prepare(connection)
+        if self._eras is not None:
+            self.era = await self._eras.check(connection)  # last: it was current just now
 
     async def close(self) -> None:
         """Close after the current caller; harmless when repeated."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from errno import ENOSPC
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from muster.coordinator.storage.postgres.connect import Accept
 from muster.coordinator.storage.postgres.eras import Eras
 from muster.coordinator.storage.records import Fenced
 from muster.realtime import keep_real
@@ -44,10 +45,10 @@ class RecordDatabase:
     """Runs calls on connections. Starts its thread with the first call; usable from any thread."""
 
     def __init__(
-        self, path: str, connect: Callable[[], Awaitable[asyncpg.Connection[Any]]], eras: Eras
+        self, path: str, connect: Callable[[Accept], Awaitable[asyncpg.Connection[Any]]], eras: Eras
     ) -> None:
-        """`path` says where the database is, without the password; `connect` is called in the thread, and
-        ends in bounded time."""
+        """`path` says where the database is, without the password; `connect` is called in the thread, ends in
+        bounded time, and calls what it is given on the connection that it returns."""
         self.path = path
         self.eras = eras
         self._connect = connect
@@ -205,12 +206,13 @@ class RecordDatabase:
                 await self._changed.wait()
 
     async def _new(self) -> tuple[asyncpg.Connection[Any], int]:
-        connection = await self._connect()
-        try:
-            return connection, await self.eras.check(connection)
-        except BaseException:
-            connection.terminate()
-            raise
+        era = self.eras.current
+
+        async def accept(connection: asyncpg.Connection[Any]) -> None:
+            nonlocal era
+            era = await self.eras.check(connection)
+
+        return await self._connect(accept), era
 
     def _note_away(self, why: str) -> None:
         """Spare the other calls from finding out one after the other that nobody answers."""

@@ -36,7 +36,11 @@ class Rows:
         """The rows in the store's database; `name` is what that calls its connections, `eras` is the store's.
         Raises StoreError if `url` is invalid."""
         server = parse(url)
-        return cls(RecordDatabase(server.name, lambda: connect(server, name=name), eras or Eras(name)))
+        return cls(
+            RecordDatabase(
+                server.name, lambda accept: connect(server, name=name, accept=accept), eras or Eras(name)
+            )
+        )
 
     @property
     def path(self) -> str:
