@@ -204,6 +204,19 @@ async def test_tables_of_version_3_learn_of_transactions_and_letters_while_a_bro
     await store.close()
 
 
+@pytest.mark.parametrize("while_tuning", [False, True])
+async def test_a_migration_whose_connection_is_ended_says_why(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, while_tuning: bool
+) -> None:
+    statement = "SELECT pg_terminate_backend(pg_backend_pid())"
+    if while_tuning:
+        monkeypatch.setattr(schema, "_TUNING", [statement, *schema._TUNING])
+    else:
+        monkeypatch.setattr(schema, "_VERSIONS", [[statement], *schema._VERSIONS])
+    with pytest.raises(StoreError, match=r"migrating .*terminating connection due to administrator command"):
+        await migrate(postgres.empty_database())
+
+
 async def test_who_may_not_create_is_told_what_is_missing(postgres: Postgres) -> None:
     database = "of_another"
     postgres.execute(f"CREATE DATABASE {database}")

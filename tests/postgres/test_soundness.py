@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
-from muster.coordinator.storage.postgres import PostgresStore
+from muster.coordinator.storage.postgres import PostgresStore, soundness
 from muster.coordinator.storage.postgres.soundness import check_database
 from muster.coordinator.storage.soundness import Checked, Fault
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreError, TopicRow
 from muster.coordinator.topics.config import parse
 from muster.coordinator.topics.logs import Logs
+from tests.support.facts import until
+from tests.support.postgres import Postgres
 from tests.topics.support import NOW_MS, batch
 
 TOPIC_ID = UUID(int=7)
@@ -103,6 +106,38 @@ async def test_rows_that_are_not_what_was_written(filled: str, harm: str, offset
     assert (first.partition, first.first_offset) == ("orders-0", offset)
     assert first.what.startswith(said)
     assert all(other.place.startswith("muster.segments, ") for other in others), "its counts at most"
+
+
+async def test_whoever_reads_the_faults_may_take_a_while(postgres: Postgres, filled: str) -> None:
+    """As a pager does."""
+    await change(filled, "UPDATE muster.batches SET contents = '\\x00' WHERE base_offset = 33")
+    idle_ms = (
+        "SELECT (extract(epoch FROM clock_timestamp() - state_change) * 1000)::int FROM pg_stat_activity "
+        "WHERE application_name = 'muster-check'"
+    )
+    found = check_database(filled, Checked())
+    first = await anext(found)
+    await until(lambda: int(postgres.execute(idle_ms) or 9_999) > 1_500, "more than a broker may take")
+    others = [fault async for fault in found]
+    assert first.first_offset == 33
+    assert others
+    assert all(other.place.startswith("muster.segments, ") for other in others)
+
+
+async def test_a_reader_who_stops_for_good_is_told(
+    postgres: Postgres, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await change(filled, "UPDATE muster.batches SET contents = '\\x00' WHERE base_offset = 33")
+    monkeypatch.setattr(soundness, "_TIMEOUT_MS", 1_000)
+    found = check_database(filled, Checked())
+    await anext(found)
+    deadline = time.monotonic() + 30
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'muster-check'"
+    while postgres.execute(count) != "0":
+        assert time.monotonic() < deadline
+    with pytest.raises(StoreError, match=r"checking .*due to idle-in-transaction timeout"):
+        async for _ in found:
+            pass
 
 
 async def test_a_database_without_tables_is_refused(postgres: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import PostgresStore, statements
 from muster.coordinator.storage.postgres.connect import Link, connect, failure, parse
+from muster.coordinator.storage.postgres.statements import records
 from muster.coordinator.storage.postgres.statements.records import Columns
 from muster.coordinator.storage.store import (
     Append,
@@ -603,6 +605,35 @@ async def test_what_a_server_has_said_is_the_cause_whatever_the_other_hosts_did(
         with pytest.raises(StoreBusy, match=r"too many connections") as refusal:
             await connect(parse(url.replace(here, hosts)), name="refused")
         assert isinstance(refusal.value.__cause__, asyncpg.TooManyConnectionsError)
+
+
+async def test_what_a_broker_stalled_in_is_said_to_be_unwritten(
+    postgres: Postgres, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL has ended the transaction meanwhile, so that its locks are released."""
+    sent, calls = records._write, list[str]()
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'stalled'"
+
+    async def stalling(connection: Any, *arguments: Any) -> set[int]:
+        calls.append("")
+        if len(calls) == 2:
+            # The loop stands still, as in a process that is stopped.
+            before = postgres.execute(sessions)
+            deadline = time.monotonic() + DEADLINE_S
+            while postgres.execute(sessions) == before:
+                assert time.monotonic() < deadline
+        return await sent(connection, *arguments)
+
+    async with opened(store, name="stalled", statement_timeout_ms=60_000) as store_:
+        grant = await claim(store_)
+        assert await write(store_, grant, b"before") is Outcome.WRITTEN
+        both = Append(A, grant.epoch, [(b"a", b"v"), (b"before", None)], at_ms=1)
+        monkeypatch.setattr(records, "_write", stalling)
+        with pytest.raises(StoreBusy, match="idle-in-transaction timeout"):
+            await store_.append([both])
+        assert await keys(store_) == [b"before"]
+        assert await store_.append([both]) == [Outcome.WRITTEN]
+        assert await keys(store_) == [b"a"]
 
 
 async def test_what_does_not_fit_is_said_to_be_unwritten(postgres: Postgres, store: str) -> None:

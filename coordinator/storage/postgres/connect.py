@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -49,10 +50,11 @@ _RETRY_DELAY_S: Final = 0.004  # doubled at each further retry
 _OTHER_NAME: Final = frozenset({62, 64})
 """OpenSSL's codes for a certificate for another host, or another address."""
 _DISK_FULL: Final = "53100"
+_STALLED: Final = "25P03"
 # Errors after which a transaction was certainly rolled back and may succeed later: cancelled by a timeout
 # (57014, 25P03), no lock (55P03), no memory or connections (53...), a read-only server (25006), and what is
 # retried.
-_BUSY: Final = _RETRIED | {"57014", "55P03", "53000", "53200", "53300", "53400", "25006", "25P03"}
+_BUSY: Final = _RETRIED | {"57014", "55P03", "53000", "53200", "53300", "53400", "25006", _STALLED}
 _COMPLETION_UNKNOWN: Final = "40003"
 _HAD_ENDED: Final = "cannot switch to state"
 """How asyncpg refuses to send on a connection whose end the server has announced but not yet carried out."""
@@ -261,6 +263,24 @@ async def _set_up(connection: Connection, statement_timeout_ms: int) -> None:
             raise
 
 
+@asynccontextmanager
+async def transaction(connection: Connection, **options: Any) -> AsyncIterator[None]:
+    """asyncpg's transaction, except that an error in it is raised as it is. asyncpg's own raises another if
+    the connection has ended, which does not say why."""
+    block = connection.transaction(**options)
+    await block.start()
+    try:
+        yield
+    except BaseException:
+        if not connection.is_closed():
+            try:
+                await block.rollback()
+            except Exception:
+                connection.terminate()
+        raise
+    await block.commit()
+
+
 class Link:
     """One connection, made when it is needed and again when it was lost or its era is over; one caller at a
     time."""
@@ -408,6 +428,8 @@ def failure(where: str, error: Exception) -> StoreError:
     """The StoreError for an error of a statement that was sent: StoreBusy or StoreFull if nothing was
     changed."""
     state = getattr(error, "sqlstate", None)
+    if getattr(error.__cause__, "sqlstate", None) == _STALLED:  # why the connection has ended
+        state = _STALLED
     said = f"{where}: {_said(error)}{_about_poolers(error)}"
     if state == _DISK_FULL:
         return StoreFull(f"{said}; free some space there")

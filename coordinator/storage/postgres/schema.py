@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from muster.coordinator.storage.postgres.connect import Server, connect, failure, parse
+from muster.coordinator.storage.postgres.connect import Server, connect, failure, parse, transaction
 from muster.coordinator.storage.postgres.record_schema import RECORD_TABLES, RECORD_TUNING
 from muster.coordinator.storage.store import LEASE_COUNTS_DEFAULT, LeaseKind, StoreError
 
@@ -193,7 +193,7 @@ async def migrate(
             await connection.execute(f"SET idle_in_transaction_session_timeout = {_TIMEOUT_MS}")
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    async with connection.transaction():
+                    async with transaction(connection):
                         return await _migrate(connection, server, counts)
                 except StoreError:
                     raise
@@ -258,9 +258,12 @@ async def _migrate(connection: Connection, server: Server, counts: Mapping[Lease
             )
     if before < SCHEMA_VERSION:
         for statement in _TUNING:
-            with suppress(_refused()):
-                async with connection.transaction():
+            try:
+                async with transaction(connection):
                     await connection.execute(statement)
+            except _refused():
+                if connection.is_closed():
+                    raise
         await connection.execute("UPDATE muster.schema_version SET version = $1", SCHEMA_VERSION)
     return Migration(before or None, SCHEMA_VERSION)
 

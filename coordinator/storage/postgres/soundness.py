@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from muster.coordinator.storage.postgres.connect import connect, failure, parse
+from muster.coordinator.storage.postgres.connect import connect, failure, parse, transaction
 from muster.coordinator.storage.postgres.record_statements import LIVE
 from muster.coordinator.storage.postgres.schema import check
 from muster.coordinator.storage.soundness import Checked, Fault
@@ -36,7 +36,10 @@ async def check_database(url: str, checked: Checked) -> AsyncIterator[Fault]:
     connection = await connect(server, name="muster-check", statement_timeout_ms=_TIMEOUT_MS)
     try:
         await check(connection, server)
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
+        # It locks no rows, and waits for whoever reads the faults. A snapshot held for good would keep vacuum
+        # from removing rows.
+        await connection.execute(f"SET idle_in_transaction_session_timeout = {_TIMEOUT_MS}")
+        async with transaction(connection, isolation="repeatable_read", readonly=True):
             names = {
                 row["topic_id"]: row["name"]
                 for row in await connection.fetch("SELECT topic_id, name FROM muster.topics")

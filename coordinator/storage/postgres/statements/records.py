@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from muster.coordinator.storage.postgres.connect import transaction
 from muster.coordinator.storage.store import FIRST_SEQ, RecordBounds
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ async def append(connection: Connection, columns: Columns) -> set[int]:
     if len(changes) == 1:
         return await _write(connection, writers, *changes[0])
     # Two statements, since not every database can change a table twice in one.
-    async with connection.transaction():
+    async with transaction(connection):
         return [await _write(connection, writers, *change) for change in changes][-1]
 
 
