@@ -36,7 +36,8 @@ runs SQLite's integrity check, and verifies the checksum of every group record a
 the directory meanwhile: stop it first, or check a copy. Nothing is changed. Leftovers of a killed process,
 such as a torn log tail, are not faults: the next start repairs them.
 
-In a database (URL as for migrate), checks the records of topics the same way. Brokers may keep running.
+In a database (URL as for migrate), checks the records of topics the same way. Brokers may keep running. To
+check a standby, name it alone: of several hosts, the one that accepts writes is checked.
 
 Prints one line per fault: location, partition, lost offsets, what is wrong, what to do.
 

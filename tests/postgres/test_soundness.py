@@ -108,6 +108,20 @@ async def test_rows_that_are_not_what_was_written(filled: str, harm: str, offset
     assert all(other.place.startswith("muster.segments, ") for other in others), "its counts at most"
 
 
+async def test_a_standby_is_checked_if_it_is_named_alone(filled: str) -> None:
+    """Here it is the database that takes no writes, as a standby takes none."""
+    database = filled.rpartition("/")[2]
+    read_only = await asyncpg.connect(filled)
+    await read_only.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    await read_only.close()
+    checked = Checked()
+    assert await faults(filled, checked) == []
+    assert checked.batches == BATCHES
+    hosts = filled.rpartition("@")[2].removesuffix(f"/{database}")
+    with pytest.raises(StoreError, match="does not accept writes"):
+        await faults(filled.replace(hosts, f"{hosts},{hosts}"))
+
+
 async def test_whoever_reads_the_faults_may_take_a_while(postgres: Postgres, filled: str) -> None:
     """As a pager does."""
     await change(filled, "UPDATE muster.batches SET contents = '\\x00' WHERE base_offset = 33")

@@ -152,12 +152,13 @@ async def connect(
     name: str,
     timeout_ms: int = CONNECT_TIMEOUT_MS_DEFAULT,
     statement_timeout_ms: int = STATEMENT_TIMEOUT_MS_DEFAULT,
+    writes: bool = True,
     accept: Accept | None = None,
 ) -> Connection:
-    """A connection in autocommit mode to the first host that accepts writes (a standby's data may be old) and
-    that `accept` accepts. They are tried one after another, each with its part of `timeout_ms`. The server
-    ends a statement that runs longer than `statement_timeout_ms`. Raises StoreError, or StoreBusy if it may
-    succeed later."""
+    """A connection in autocommit mode to the first host that accepts writes, if it `writes` (a standby's data
+    may be old), and that `accept` accepts. They are tried one after another, each with its part of
+    `timeout_ms`. The server ends a statement that runs longer than `statement_timeout_ms`. Raises StoreError,
+    or StoreBusy if it may succeed later."""
     try:
         import asyncpg  # noqa: F401
     except ImportError:
@@ -171,7 +172,9 @@ async def connect(
         left_ms = timeout_ms - int((loop.time() - began) * 1000)
         part_ms = max(1, left_ms // (len(hosts) - place))
         try:
-            connection = await _connect_to(host, server.url, name, part_ms, statement_timeout_ms, accept)
+            connection = await _connect_to(
+                host, server.url, name, part_ms, statement_timeout_ms, writes, accept
+            )
         except StoreError as error:
             refusals.append(error)
         else:
@@ -192,7 +195,13 @@ def _all_of(refusals: Sequence[StoreError]) -> StoreError:
 
 
 async def _connect_to(
-    host: Host, url: str, name: str, timeout_ms: int, statement_timeout_ms: int, accept: Accept | None
+    host: Host,
+    url: str,
+    name: str,
+    timeout_ms: int,
+    statement_timeout_ms: int,
+    writes: bool,
+    accept: Accept | None,
 ) -> Connection:
     import asyncpg
 
@@ -203,7 +212,7 @@ async def _connect_to(
                 url, server_settings={"application_name": name}, **host.address
             )
             try:
-                await _set_up(connection, statement_timeout_ms)
+                await _set_up(connection, statement_timeout_ms, writes)
                 if accept is not None:
                     await accept(connection)
             except BaseException as error:
@@ -239,7 +248,7 @@ async def _connect_to(
     return connection
 
 
-async def _set_up(connection: Connection, statement_timeout_ms: int) -> None:
+async def _set_up(connection: Connection, statement_timeout_ms: int, writes: bool) -> None:
     import asyncpg
 
     # Not passed when connecting: there, poolers refuse parameters that they do not know.
@@ -250,7 +259,7 @@ async def _set_up(connection: Connection, statement_timeout_ms: int) -> None:
     read_only, synchronous = await connection.fetchrow(
         "SELECT current_setting('transaction_read_only'), current_setting('synchronous_commit')"
     )
-    if read_only == "on":
+    if writes and read_only == "on":
         raise StoreBusy("it does not accept writes; it may be a standby")
     if synchronous in ("off", "local"):
         # A server that crashes or is replaced would forget claims, and the next holder would have the same

@@ -33,7 +33,10 @@ async def check_database(url: str, checked: Checked) -> AsyncIterator[Fault]:
     """Yield what is wrong with topics' records. Raises StoreError if the database or its tables cannot be
     read."""
     server = parse(url)
-    connection = await connect(server, name="muster-check", statement_timeout_ms=_TIMEOUT_MS)
+    # Of several hosts, the brokers' own; one that is named alone may be a standby.
+    connection = await connect(
+        server, name="muster-check", statement_timeout_ms=_TIMEOUT_MS, writes=len(server.hosts) > 1
+    )
     try:
         await check(connection, server)
         # It locks no rows, and waits for whoever reads the faults. A snapshot held for good would keep vacuum
