@@ -204,6 +204,9 @@ class Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Begin what may be begun; close when nothing more will be."""
         wire = self.wire
+        if self._failure is not None and not wire.in_line:  # what was before it left while frozen
+            self._end_for(self._failure)
+            return
         while (frame := wire.next()) is not None:
             if len(frame) > 1 and frame[1] in self._paced and self._turn.is_over(self, frame):
                 return

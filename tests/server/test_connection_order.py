@@ -115,6 +115,37 @@ async def test_what_fails_behind_a_line_closes_the_connection_when_that_is_answe
         writer.close()
 
 
+@pytest.mark.parametrize("lost", [False, True])
+async def test_what_fails_behind_a_line_closes_the_connection_when_that_was_answered_while_frozen(
+    lost: bool,
+) -> None:
+    lined: list[Callable[[], None]] = []
+
+    def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
+        if frame.startswith(b"line"):
+            place = connection.enter_line(frame)
+            lined.append(lambda: connection.respond(framed(frame), place))
+            return LATER
+        raise CloseConnection("this one")
+
+    async with serving(answer_at_once=at_once) as server:
+        reader, writer = await server.connect()
+        writer.write(framed(b"line 1") + framed(b"li fails"))
+        await server.until(lambda: any(each.wire.busy for each in server.connections.open.values()))
+        server.connections.freeze()
+        lined[0]()
+        (connection,) = server.connections.open.values()
+        if lost:
+            connection.abort()
+        else:
+            server.connections.thaw()
+            assert await read_frame(reader) == b"line 1"
+        assert await is_closed(reader)
+        await server.until(lambda: not server.connections.alive)
+        assert server.connections.requests.held_bytes == 0
+        writer.close()
+
+
 async def test_what_arrives_in_pieces_or_several_at_a_time_takes_the_plain_way() -> None:
     async with serving(answer_at_once=AtOnce()) as server:
         reader, writer = await server.connect()
