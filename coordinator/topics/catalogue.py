@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -184,6 +184,8 @@ class Catalogue:
         self._partitions_total = 0
         # Names with "." as "_", to find those whose metrics would collide.
         self._folded = {_fold(name): name for name in self._by_name}
+        # What is being created or changed: how many partitions each topic will have, once for each request.
+        self._under_way: dict[str, list[int]] = {}
         self._subscribers: list[Callable[[Change], None]] = []
         self._moved: dict[Lease, int] = {}
         self._refreshes = 0  # asked for
@@ -397,7 +399,7 @@ class Catalogue:
             partitions = self._num_partitions
         if partitions < 1:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"a topic cannot have {partitions} partitions")
-        self._check_partitions_max(partitions, partitions)
+        self._check_partitions_max(name, partitions, partitions)
         topic_id = self._new_id()
         if assignments:
             assigned = brokers.assigned({index: tuple(assignments[index]) for index in sorted(assignments)})
@@ -408,12 +410,13 @@ class Catalogue:
         permit(partitions)
         if validate_only:
             return self._topic(row)
-        await self._number_lists(assigned)
-        try:
-            async with self._refreshing():
-                await self._store.create_topic(row)
-        except StoreConflict:
-            raise _exists(name) from None
+        with self._reserved(name, partitions):
+            await self._number_lists(assigned)
+            try:
+                async with self._refreshing():
+                    await self._store.create_topic(row)
+            except StoreConflict:
+                raise _exists(name) from None
         return self._by_id.get(row.topic_id) or self._topic(row)
 
     async def ensure(self, name: str, *, permit: Callable[[int], None] = lambda partitions: None) -> Topic:
@@ -467,7 +470,7 @@ class Catalogue:
                     ErrorCode.INVALID_PARTITIONS,
                     f"topic {name} has {row.partitions} partitions already; {total} were requested",
                 )
-            self._check_partitions_max(total, total - row.partitions)
+            self._check_partitions_max(name, total, total - row.partitions)
             new, factor = range(row.partitions, total), factor_of(row.assignments)
             if assignments is not None and len(assignments) != len(new):
                 raise KafkaError(
@@ -514,17 +517,41 @@ class Catalogue:
             altered({})
         return await self._update(name, altered_row, validate_only=validate_only)
 
-    def _check_partitions_max(self, of_topic: int, more: int) -> None:
+    @contextmanager
+    def _reserved(self, name: str, partitions: int) -> Iterator[None]:
+        """While the store makes a change, those asked for meanwhile are checked as if it had been made: the
+        store knows neither bound nor collisions."""
+        totals = self._under_way.setdefault(name, [])
+        totals.append(partitions)
+        try:
+            yield
+        finally:
+            totals.remove(partitions)
+            if not totals:
+                del self._under_way[name]
+
+    def _partitions_under_way(self, but: str) -> int:
+        """How many partitions topics with other names than `but` are about to get."""
+        more = 0
+        for name, totals in self._under_way.items():
+            known = self._by_name.get(name)
+            if name != but:
+                more += max(max(totals) - (0 if known is None else known.partitions), 0)
+        return more
+
+    def _check_partitions_max(self, name: str, of_topic: int, more: int) -> None:
         if of_topic > PARTITIONS_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
                 f"a topic may have at most {PARTITIONS_MAX} partitions, not {of_topic}",
             )
-        if self._partitions_total + more > self._partitions_total_max:
+        # Not those of the same name: the store lets one creation win, and one growth at a time.
+        total = self._partitions_total + self._partitions_under_way(name)
+        if total + more > self._partitions_total_max:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
                 f"all topics together may have at most {self._partitions_total_max} partitions; there are "
-                f"{self._partitions_total} already, asked for {more} more",
+                f"{total} already, asked for {more} more",
             )
 
     async def _update(
@@ -538,13 +565,14 @@ class Catalogue:
             updated = change(row)
             if validate_only:
                 return self._topic(updated)
-            await self._number_lists(updated.assignments, row.assignments)
-            try:
-                await self._store.update_topic(updated, expected=row)
-            except StoreConflict:
+            with self._reserved(name, updated.partitions):
+                await self._number_lists(updated.assignments, row.assignments)
+                try:
+                    await self._store.update_topic(updated, expected=row)
+                except StoreConflict:
+                    await self.refresh()
+                    continue
                 await self.refresh()
-                continue
-            await self.refresh()
             return self._by_id.get(updated.topic_id) or self._topic(updated)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"other requests keep changing topic {name}; try again")
 
@@ -607,7 +635,10 @@ class Catalogue:
             raise _exists(name)
         if name == EVENTS_TOPIC:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the name {name} is reserved")
-        colliding = self._folded.get(_fold(name))
+        folded = _fold(name)
+        # Not the same name: which creation wins is only known when the store has answered.
+        under_way = (each for each in self._under_way if each != name and _fold(each) == folded)
+        colliding = self._folded.get(folded) or next(under_way, None)
         if colliding is not None:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -16,7 +16,7 @@ from muster.coordinator.cluster.placement import EVENTS_TOPIC
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import StoreBusy, TopicRow
-from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic
+from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -390,6 +390,73 @@ async def test_creation_races_have_one_winner(catalogue: Catalogue, brokers: Bro
     refused = [outcome for outcome in outcomes if isinstance(outcome, KafkaError)]
     assert [each.code for each in refused] == [ErrorCode.TOPIC_ALREADY_EXISTS]
     assert other.named("orders") == catalogue.named("orders")
+
+
+async def test_what_is_under_way_counts_for_what_is_asked_meanwhile(brokers: Brokers) -> None:
+    store = PausableStore(brokers.store)
+    catalogue = Catalogue(store.as_store(), brokers.clock, partitions_total_max=9)
+    await catalogue.create("first", partitions=2)
+    store.pause()
+    under_way = [
+        asyncio.ensure_future(each)
+        for each in (
+            catalogue.create("a.b", partitions=3),
+            catalogue.create("a.b", partitions=3),
+            catalogue.add_partitions("first", 5),
+            catalogue.add_partitions("first", 4),
+        )
+    ]
+    await turns()
+    async with asyncio.timeout(DEADLINE_S):  # the store does not answer before it is resumed
+        colliding = await refusal(catalogue.create("a_b"))
+        too_many = await refusal(catalogue.create("second", partitions=2))
+    assert colliding.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert too_many.code is ErrorCode.POLICY_VIOLATION
+    assert "there are 8 already" in too_many.why
+    late = asyncio.ensure_future(catalogue.create("second", partitions=1))
+    await turns()
+    store.resume()
+    made, made_twice, grown, grown_less = await asyncio.gather(*under_way, return_exceptions=True)
+    assert sorted(type(each).__name__ for each in (made, made_twice)) == ["KafkaError", "Topic"]
+    assert {each.code for each in (made, made_twice) if isinstance(each, KafkaError)} == {
+        ErrorCode.TOPIC_ALREADY_EXISTS
+    }
+    assert isinstance(grown, Topic)
+    assert isinstance(grown_less, KafkaError)
+    assert (await late).partitions == 1
+    assert sum(topic.partitions for topic in catalogue.topics()) == 9
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_what_fails_is_under_way_no_longer(
+    brokers: Brokers, cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PausableStore(brokers.store)
+    catalogue = Catalogue(store.as_store(), brokers.clock, partitions_total_max=5)
+    await catalogue.create("first")
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise StoreBusy("held up")
+
+    if not cancelled:
+        for call in ("create_topic", "update_topic"):
+            monkeypatch.setattr(store, call, fails)
+    store.pause()
+    under_way = [
+        asyncio.ensure_future(catalogue.create("a.b", partitions=2)),
+        asyncio.ensure_future(catalogue.add_partitions("first", 3)),
+    ]
+    await turns()
+    if cancelled:
+        for each in under_way:
+            each.cancel()
+    store.resume()
+    outcomes = await asyncio.gather(*under_way, return_exceptions=True)
+    expected = asyncio.CancelledError if cancelled else StoreBusy
+    assert [type(each) for each in outcomes] == [expected, expected]
+    monkeypatch.undo()
+    await catalogue.create("a_b", partitions=4)
+    assert catalogue._under_way == {}
 
 
 async def test_deleting_twice_is_said(catalogue: Catalogue) -> None:
