@@ -69,6 +69,8 @@ _SETTING_DEFAULTS: Final = {each.name: text_of(each.default) for each in SETTING
 _DEFAULTS: Final = {
     name: text_of(spec.default) for name, spec in BROKER_SPECS.items() if spec.default is not None
 }
+CONFIGS_MAX: Final = 1_000
+"""Configs set on one broker, or on all: a listener may have any name, and each change reads all of them."""
 _DEDUPE_BYTES_MIN: Final = 1 << 20
 """Each compaction thread must have more than this."""
 
@@ -183,11 +185,16 @@ class BrokerConfigs:
         drops what is set. What only a newer muster can read stays, unless it is among the changed configs.
 
         Codes: 40 for an unknown config, or APPEND to one that is not a list; 42 for one that cannot be
-        altered at runtime, and for an invalid value.
+        altered at runtime, for an invalid value, and for more than `CONFIGS_MAX` configs.
         """
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
             configs = changed({} if replace else before, changes, BROKER_SPECS)
+            if len(configs) > max(CONFIGS_MAX, len(before)):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"at most {CONFIGS_MAX} configs can be set on a broker, or on all, not {len(configs)}",
+                )
             self._check(broker, to_check(configs, changes, spec_named))
             return configs
 

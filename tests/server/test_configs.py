@@ -616,6 +616,28 @@ async def test_what_is_of_one_broker_or_listener_is_altered_there_alone(wire: Wi
         assert await alter(wire, BROKER, broker, change, validate_only=True) == code, (broker, name)
 
 
+async def test_configs_of_a_broker_have_a_bound(broker: Broker, wire: Wire) -> None:
+    for resource in ("1", ""):
+        name = "ssl.truststore.location" if resource else "max.connections"
+        changes = [(f"listener.name.l{number}.{name}", SET, "5") for number in range(1_001)]
+        assert await alter(wire, BROKER, resource, *changes) == ErrorCode.INVALID_REQUEST
+        assert await alter(wire, BROKER, resource, *changes[:1_000]) == 0
+        assert await alter(wire, BROKER, resource, changes[-1]) == ErrorCode.INVALID_REQUEST
+        assert await alter(wire, BROKER, resource, (changes[0][0], DELETE, None), changes[-1]) == 0
+    assert len(broker.configs.altered("1")) == len(broker.configs.altered("")) == 1_000
+
+
+async def test_a_broker_with_more_configs_than_can_be_set_can_be_cut_down(broker: Broker, wire: Wire) -> None:
+    names = [f"listener.name.l{number}.ssl.truststore.location" for number in range(1_010)]
+    row = BrokerConfigsRow("1", dict.fromkeys(names, "x"))
+    await broker.store.update_broker_configs(row, expected={})
+    await broker.configs.refresh()
+    assert await alter(wire, BROKER, "1", ("max.connections", SET, "5")) == ErrorCode.INVALID_REQUEST
+    assert await alter(wire, BROKER, "1", (names[0], DELETE, None), ("max.connections", SET, "5")) == 0
+    assert await alter(wire, BROKER, "1", *((name, DELETE, None) for name in names[1:9])) == 0
+    assert len(broker.configs.altered("1")) == 1_002
+
+
 async def test_a_pool_of_threads_is_at_most_doubled_or_halved_at_once(wire: Wire) -> None:
     for text, code in (("17", 42), ("16", 0), ("7", 42), ("8", 0), ("4", 0), ("2", 0), ("5", 42)):
         assert await alter(wire, BROKER, "1", ("num.io.threads", SET, text)) == code, text
