@@ -14,7 +14,7 @@ from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.needs import Asking, Division
 from muster.coordinator.server.refusal import joined
 from muster.coordinator.server.serving import Broker
-from muster.coordinator.server.unserved import CloseConnection
+from muster.coordinator.server.unserved import produce_failed
 from muster.protocol.errors import KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.data import ProduceRequest
@@ -105,7 +105,9 @@ def _begin(
 def _answer(api: Api, request: Any, division: Division, context: RequestContext, answer: object) -> object:
     """The answer to the whole request, from the answer to the rest of it."""
     if isinstance(request, ProduceRequest) and request.acks == 0:
-        return CloseConnection("a Produce with acks=0 failed: not authorized")
+        error, part = division.refused[0]
+        topic = part.topic_data[0]
+        return produce_failed(f"{topic.name or topic.topic_id}: {error}")
     version = context.api_version
     if isinstance(answer, KafkaError) and api.concerns_parts(answer.code, version):
         answer = api.partial_refusal(division.rest, version, answer)

@@ -12,13 +12,17 @@ from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.connection import Connection, Identify, Session
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
-from muster.coordinator.server.unserved import Unserved
+from muster.coordinator.server.unserved import Cause, Unserved
 from muster.coordinator.server.wire import GREETING_BYTES_MAX, Traffic
 
 _A_TURN_MAX: Final = 128
 """Requests begun in a turn of the event loop: some milliseconds."""
 
 
+_TOO_MANY: Final = Cause(
+    "the broker has max.connections connections",
+    "close some, or raise max.connections or the limit on open files, which may lower it",
+)
 _CUT_S: Final = 1.0
 """How long to wait for aborted sockets to close."""
 
@@ -148,6 +152,7 @@ class Connections:
             return False
         if len(self.open) >= self.connections_max:
             self.counts.refused += 1
+            self.unserved.tell(connection.client_host, _TOO_MANY)
             return False
         self.counts.accepted += 1
         self.open[connection.connection_id] = connection

@@ -32,7 +32,12 @@ from muster.coordinator.server.authorize import decided
 from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
-from muster.coordinator.server.unserved import CloseConnection, api_not_served, version_not_served
+from muster.coordinator.server.unserved import (
+    CloseConnection,
+    api_not_served,
+    produce_failed,
+    version_not_served,
+)
 from muster.coordinator.server.wire import Place, Response
 from muster.protocol.api import ApiKey, request_class, versions
 from muster.protocol.codec import decode_prefix
@@ -377,7 +382,7 @@ class Asked:
         self.session._broker.unserved.refused(error, self.context)
         if isinstance(request, ProduceRequest) and request.acks == 0:
             # It gets no response, so closing is the protocol's only way to say that it failed.
-            raise CloseConnection(f"a Produce with acks=0 failed: {error}")
+            raise produce_failed(str(error))
         return self.api.refusal(request, self.header.api_version, error)
 
 

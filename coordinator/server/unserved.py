@@ -163,6 +163,17 @@ def version_not_served(api_key: int, version: int) -> Cause:
     )
 
 
+def produce_failed(detail: str) -> CloseConnection:
+    """What ends a connection whose Produce with acks=0 failed, since it gets no response."""
+    return CloseConnection(
+        Cause(
+            "a Produce with acks=0 failed",
+            "set acks=all or acks=1 to have failed batches reported to the producer, which sends them again",
+            detail,
+        )
+    )
+
+
 def undecodable(error: DecodeError) -> Cause:
     """Why bytes that are not a request close the connection."""
     if isinstance(error, ForeignProtocolError):

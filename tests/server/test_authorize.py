@@ -559,7 +559,9 @@ async def test_a_user_called_star_is_not_everyone(broker: Broker) -> None:
         assert (await wire.call(beat, 4)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-async def test_acks_0_without_the_right_closes(broker: Broker) -> None:
+async def test_acks_0_without_the_right_closes(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(broker.unserved, "tell", lambda host, cause, client_id: told.append(cause.detail))
     await give(broker, creation(Operation.WRITE, ResourceType.TOPIC, "t"))
     for names in (["secret"], ["t", "secret"]):
         async with await as_user(broker) as wire:
@@ -575,6 +577,7 @@ async def test_acks_0_without_the_right_closes(broker: Broker) -> None:
             )
             await wire.send(asked, 9)
             assert await wire.closed()
+        assert told.pop().startswith("secret: TOPIC_AUTHORIZATION_FAILED")
 
 
 async def test_groups_that_may_not_be_seen_are_left_out(broker: Broker) -> None:

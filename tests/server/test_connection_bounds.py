@@ -98,7 +98,9 @@ class Warnings:
 # --- connections and memory ---------------------------------------------------------------------------------
 
 
-async def test_connections_above_the_limit_are_closed() -> None:
+async def test_connections_above_the_limit_are_closed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings = Warnings()
+    monkeypatch.setattr(unserved, "_log", warnings)
     async with serving(connections_max=1) as server:
         reader, writer = await server.connect()
         writer.write(framed(b"first"))
@@ -106,6 +108,7 @@ async def test_connections_above_the_limit_are_closed() -> None:
         refused, refused_writer = await server.connect()
         assert await is_closed(refused)
         assert server.connections.counts.refused == 1
+        assert warnings.why == ["the broker has max.connections connections"]
         writer.write(framed(b"still here"))
         assert await read_frame(reader) == b"still here"
         writer.close()

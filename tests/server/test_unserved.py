@@ -18,10 +18,12 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
+from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.protocol.test_foreign import client_hello
 from tests.server.conftest import StartBrokers
+from tests.server.test_data import batch
 from tests.support.wire import Wire
 
 
@@ -201,6 +203,22 @@ async def test_a_version_that_is_not_served(broker: Broker, lines: Lines) -> Non
     (line,) = lines.fields  # one cause, whatever the version
     assert line["why"] == "PRODUCE is served only in versions 3-13: the client sent v0"
     assert version_not_served(ApiKey.PRODUCE, 0).remedy == line["remedy"]
+
+
+async def test_a_produce_with_acks_0_that_fails_is_told_by_its_first_partition(
+    broker: Broker, lines: Lines
+) -> None:
+    of_topic = ProduceRequest.TopicProduceData
+    part = of_topic.PartitionProduceData(index=3, records=batch(b"v"))
+    await broker.catalogue.create("here", partitions=4)
+    topics = [of_topic(name=name, partition_data=[part]) for name in ("here", "absent")]
+    async with await Wire.connect(broker.port, client_id="billing") as wire:
+        await wire.send(ProduceRequest(acks=0, timeout_ms=5_000, topic_data=topics), 9)
+        assert await wire.closed()
+    (line,) = lines.fields
+    assert line["why"] == "a Produce with acks=0 failed: absent-3: UNKNOWN_TOPIC_OR_PARTITION"
+    assert (line["client"], line["host"]) == ("billing", "/127.0.0.1")
+    assert "acks=all" in line["remedy"]
 
 
 # --- one line a minute --------------------------------------------------------------------------------------

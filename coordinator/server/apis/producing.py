@@ -23,7 +23,7 @@ from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import entry, partitions
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
-from muster.coordinator.server.unserved import CloseConnection
+from muster.coordinator.server.unserved import produce_failed
 from muster.coordinator.server.verifying import Part, Verified, has_transactional, verify
 from muster.coordinator.storage.store import NodeRow
 from muster.coordinator.topics.catalogue import Topic
@@ -154,8 +154,11 @@ async def _produce_in_turns(
             parts.append(_produced_part(broker, topic, data, append, context, leaders))
         answers.append(_produced_of_topic(topic, parts))
     if request.acks == 0:
-        if any(part.error_code for topic in answers for part in topic.partition_responses):
-            raise CloseConnection("a Produce with acks=0 failed")
+        for topic_answer in answers:
+            for part in topic_answer.partition_responses:
+                if part.error_code:
+                    where = f"{topic_answer.name or topic_answer.topic_id}-{part.index}"
+                    raise produce_failed(f"{where}: {ErrorCode(part.error_code).name}")
         return None
     return _produce_response(answers, leaders, context)
 

@@ -16,7 +16,7 @@ from muster.coordinator.server.apis.connection import unsupported_api_versions
 from muster.coordinator.server.names import Listed
 from muster.coordinator.server.refusal import joined
 from muster.coordinator.server.test_mode.faults import About, Rule
-from muster.coordinator.server.unserved import CloseConnection
+from muster.coordinator.server.unserved import produce_failed
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
@@ -46,7 +46,7 @@ async def refused(about: About, rule: Rule, why: str, handle: Handle) -> tuple[M
     if api_key == ApiKey.API_VERSIONS and code is ErrorCode.UNSUPPORTED_VERSION:
         return unsupported_api_versions(versions(api_key).last + 1)
     if api_key == ApiKey.PRODUCE and request.acks == 0:
-        raise CloseConnection(f"a Produce with acks=0 failed: {error}")
+        raise produce_failed(str(error))
     if api_key == ApiKey.METADATA and code is not ErrorCode.REBOOTSTRAP_REQUIRED:
         return await _metadata(about, rule, code, handle), version
     if api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS and not request.topics:
