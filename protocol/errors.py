@@ -205,6 +205,10 @@ class TooLargeError(DecodeError):
     """A message larger, or with more elements, than its reader accepts; it may be valid."""
 
 
+class FrameTooLargeError(TooLargeError):
+    """A request above the limit that all requests of a connection have."""
+
+
 class EncodeError(ValueError):
     """The version cannot carry the message; the text names the field."""
 

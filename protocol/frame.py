@@ -6,7 +6,7 @@ import struct as structs
 from collections.abc import Callable
 from typing import Final
 
-from muster.protocol.errors import DecodeError, ForeignProtocolError
+from muster.protocol.errors import DecodeError, ForeignProtocolError, FrameTooLargeError
 from muster.protocol.foreign import BEGINNING_BYTES, protocol_of
 
 FRAME_BYTES_MAX_DEFAULT: Final = 100 * 1024 * 1024
@@ -17,9 +17,11 @@ SIZE_BYTES: Final = _SIZE.size
 _API_KEY: Final = structs.Struct(">h")
 
 
-def impossible_size(size: int, frame_bytes_max: int) -> DecodeError:
+def impossible_size(size: int, frame_bytes_max: int, *, known: bool = False) -> DecodeError:
     """The error for a frame with an invalid size. If its bytes are the beginning of another protocol, the
-    error names that protocol."""
+    error names that protocol. `known` as in FrameSplitter."""
+    if known and size > frame_bytes_max:
+        return FrameTooLargeError(f"a request of {size} bytes; the limit is {frame_bytes_max}")
     protocol = protocol_of(_SIZE.pack(size))
     if protocol is not None:
         return ForeignProtocolError(
@@ -35,8 +37,9 @@ class FrameSplitter:
         for frame in splitter.feed(piece): …
 
     Frames are returned without their size, as separate bytes objects. A size below zero or above
-    `frame_bytes_max` raises DecodeError; the rest of the stream is meaningless then, and every further call
-    raises the error again. Holds at most one incomplete frame besides the piece being fed.
+    `frame_bytes_max` raises DecodeError (above it FrameTooLargeError, if the stream is `known`); the rest of
+    the stream is meaningless then, and every further call raises the error again. Holds at most one
+    incomplete frame besides the piece being fed.
 
     `admit(api_key, size)` is called for each frame as soon as its first two bytes have arrived: the api key
     of a request. It may refuse the frame with DecodeError before the rest is buffered.
@@ -50,6 +53,7 @@ class FrameSplitter:
         "_pending",
         "_wanted",
         "frame_bytes_max",
+        "known",
     )
 
     def __init__(
@@ -60,6 +64,8 @@ class FrameSplitter:
     ) -> None:
         """Frames up to `admitted_bytes` are admitted without calling `admit`."""
         self.frame_bytes_max = frame_bytes_max
+        self.known = False
+        """Whether the stream is known to consist of frames, so that a large size is that of a large frame."""
         self._admit = admit
         self._admitted_bytes = max(admitted_bytes, _API_KEY.size - 1)
         self._pending = bytearray()
@@ -135,7 +141,7 @@ class FrameSplitter:
                 return frames, position
             (size,) = _SIZE.unpack_from(view, position)
             if not 0 <= size <= self.frame_bytes_max:
-                self._broken = impossible_size(size, self.frame_bytes_max)
+                self._broken = impossible_size(size, self.frame_bytes_max, known=self.known)
                 return frames, position
             if self._admit is not None and not self._admitted and size > self._admitted_bytes:
                 self._wanted = SIZE_BYTES + _API_KEY.size

@@ -40,7 +40,7 @@ class Counts:
     unserved: int = 0
     """Closed because of an API or version this broker does not serve, or an acks=0 error."""
     too_large: int = 0
-    """Closed because of a request larger than its API allows."""
+    """Closed because of a request larger than its API or socket.request.max.bytes allows."""
     idle: int = 0
     """Closed because nothing was sent or taken for connections.max.idle.ms."""
     unfinished: int = 0

@@ -19,6 +19,7 @@ from muster.protocol.errors import (
     DecodeError,
     ErrorCode,
     ForeignProtocolError,
+    FrameTooLargeError,
     KafkaError,
     TooLargeError,
     UnknownApiError,
@@ -180,6 +181,9 @@ def undecodable(error: DecodeError) -> Cause:
         return FOREIGN[error.protocol]
     if isinstance(error, UnknownApiError):
         return api_not_served(error.api_key)
+    if isinstance(error, FrameTooLargeError):
+        remedy = "send less per request (max.request.size), or raise socket.request.max.bytes"
+        return Cause("request too large", remedy, str(error))
     if isinstance(error, TooLargeError):
         return Cause("request too large", "send less per request", str(error))
     return Cause("not a Kafka request", "connect with a Kafka client", str(error))

@@ -291,6 +291,7 @@ class Wire:
             if len(self._frames) < QUEUED_FRAMES:
                 self._resume("queue")
         self._splitter.frame_bytes_max = self._frame_bytes_max
+        self._splitter.known = True
 
     # --- responses ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.protocol.errors import DecodeError, TooLargeError
+from muster.protocol.errors import DecodeError, FrameTooLargeError, TooLargeError
 from muster.protocol.frame import FRAME_BYTES_MAX_DEFAULT, FrameSplitter
 from tests.support.each import each
 
@@ -65,6 +65,15 @@ def test_a_broken_size_is_refused_for_good(size: int) -> None:
     assert splitter.pending_bytes == 0
     with pytest.raises(DecodeError, match=f"a frame of {size} bytes"):
         splitter.feed(framed(b"fine"))
+
+
+@each("size, kind", [(-1, DecodeError), (11, FrameTooLargeError), (0x47455420, FrameTooLargeError)])
+def test_behind_a_known_beginning_a_large_size_is_a_large_frame(size: int, kind: type[DecodeError]) -> None:
+    splitter = FrameSplitter(frame_bytes_max=10)
+    splitter.known = True
+    with pytest.raises(DecodeError) as caught:
+        splitter.feed(structs.pack(">i", size))
+    assert type(caught.value) is kind
 
 
 def test_the_largest_frame_is_allowed() -> None:

@@ -100,6 +100,24 @@ async def test_bytes_that_are_no_request(
     assert "more" not in line
 
 
+async def test_a_request_above_the_limit_for_all_is_told_as_such_once_its_client_is_known(
+    broker: Broker, lines: Lines
+) -> None:
+    for known in (True, False):
+        async with await Wire.connect(broker.port, client_id="billing") as wire:
+            if known:
+                await wire.call(ApiVersionsRequest(), 0)
+            await wire.send_bytes((104_857_601).to_bytes(4, "big"))
+            assert await wire.closed()
+    told, stranger = lines.fields
+    assert told["why"] == "request too large: a request of 104857601 bytes; the limit is 104857600"
+    assert "socket.request.max.bytes" in told["remedy"]
+    assert told["client"] == "billing"
+    assert stranger["why"].startswith("not a Kafka request: a frame of 104857601 bytes")
+    counts = broker.connections.counts
+    assert (counts.too_large, counts.undecodable) == (1, 1)
+
+
 async def test_a_postgresql_client_waits_for_an_answer_and_is_closed_in_time(
     start_brokers: StartBrokers, lines: Lines
 ) -> None:
