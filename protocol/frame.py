@@ -46,12 +46,12 @@ class FrameSplitter:
     """
 
     __slots__ = (
-        "_admit",
         "_admitted",
         "_admitted_bytes",
         "_broken",
         "_pending",
         "_wanted",
+        "admit",
         "frame_bytes_max",
         "known",
     )
@@ -66,7 +66,7 @@ class FrameSplitter:
         self.frame_bytes_max = frame_bytes_max
         self.known = False
         """Whether the stream is known to consist of frames, so that a large size is that of a large frame."""
-        self._admit = admit
+        self.admit = admit
         self._admitted_bytes = max(admitted_bytes, _API_KEY.size - 1)
         self._pending = bytearray()
         self._wanted = SIZE_BYTES  # bytes that `_pending` needs before it is worth checking
@@ -143,13 +143,13 @@ class FrameSplitter:
             if not 0 <= size <= self.frame_bytes_max:
                 self._broken = impossible_size(size, self.frame_bytes_max, known=self.known)
                 return frames, position
-            if self._admit is not None and not self._admitted and size > self._admitted_bytes:
+            if self.admit is not None and not self._admitted and size > self._admitted_bytes:
                 self._wanted = SIZE_BYTES + _API_KEY.size
                 if end - position < self._wanted:
                     return frames, position
                 try:
                     (api_key,) = _API_KEY.unpack_from(view, position + SIZE_BYTES)
-                    self._admit(api_key, size)
+                    self.admit(api_key, size)
                 except DecodeError as refused:
                     self._broken = refused
                     return frames, position

@@ -15,7 +15,7 @@ from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.hanging_up import hang_up
 from muster.coordinator.server.unserved import Cause, CloseConnection, undecodable, unfinished
-from muster.coordinator.server.wire import GREETING_BYTES_MAX, Place, Response, Wire
+from muster.coordinator.server.wire import Place, Response, Wire
 from muster.protocol.errors import DecodeError, TooLargeError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
         connection_id: int,
         listener: str,
         identify: Identify | None = None,
-        greeting_bytes_max: int = GREETING_BYTES_MAX,
+        greeting_bytes_max: int | None = None,
         admission: Admission | None = None,
     ) -> None:
         """`identify` says who the client is by its certificate, or raises CloseConnection.

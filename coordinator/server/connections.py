@@ -13,7 +13,7 @@ from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.connection import Connection, Identify, Session
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
 from muster.coordinator.server.unserved import Cause, Unserved
-from muster.coordinator.server.wire import GREETING_BYTES_MAX, Traffic
+from muster.coordinator.server.wire import Traffic
 
 _A_TURN_MAX: Final = 128
 """Requests begun in a turn of the event loop: some milliseconds."""
@@ -138,7 +138,7 @@ class Connections:
         self,
         listener: str = "",
         identify: Identify | None = None,
-        greeting_bytes_max: int = GREETING_BYTES_MAX,
+        greeting_bytes_max: int | None = None,
         admission: Admission | None = None,
     ) -> Connection:
         """A protocol for a connection being accepted by `listener`; the rest as in Connection."""

@@ -24,7 +24,6 @@ from muster.coordinator.server.listener import Listener
 from muster.coordinator.server.tls import Handshakes
 from muster.coordinator.server.turned_away import no_principal
 from muster.coordinator.server.unserved import CloseConnection, Unserved
-from muster.coordinator.server.wire import GREETING_BYTES_MAX
 
 if TYPE_CHECKING:
     from muster.coordinator.security.principals import PrincipalRules
@@ -41,8 +40,8 @@ class Entrance(NamedTuple):
     """How clients come in through one listener."""
 
     on: OnListener
-    greeting_bytes_max: int
-    """Largest request before a client is let in."""
+    greeting_bytes_max: int | None
+    """Largest request before a client is let in; None: it need not log in."""
     certificates: Certificates | None
     rules: PrincipalRules | None
     door: Door | None
@@ -91,7 +90,7 @@ class Doors:
             has_sasl = on.protocol in _SASL
             self._entrances[on.listener] = Entrance(
                 on,
-                on.settings.sasl_server_max_receive_size if has_sasl else GREETING_BYTES_MAX,
+                on.settings.sasl_server_max_receive_size if has_sasl else None,
                 make_certificates(on) if on.protocol in _TLS else None,
                 _rules_of(on) if on.protocol == "SSL" and on.settings.ssl_client_auth != "none" else None,
                 make_door(on) if has_sasl else None,

@@ -41,9 +41,8 @@ IN_LINE_MAX: Final = 64
 IN_LINE_BYTES_MAX: Final = 1024 * 1024
 """Only small requests gain from a line. Large ones from a few connections would fill the write queue."""
 GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Largest first frame: a client that has not sent a valid header yet cannot make us wait for 100 MiB. Clients
-configured with the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
-megabyte or so."""
+"""Largest first frame, unless its API has no limit: who has not sent a valid header cannot make us wait for
+100 MiB, but some clients begin a connection with a large Produce."""
 
 _UNTAKEN, _FROZEN, _OVER, _THROTTLED = 1, 2, 4, 8
 """Why no request is begun: the peer does not take what was sent; see `freeze`; see `stop`; see `throttle`."""
@@ -58,6 +57,8 @@ class Traffic(NamedTuple):
 
     admit: Callable[[int, int], None]
     """Raises DecodeError for an API key and a size that are too large together."""
+    greet: Callable[[int, int], None]
+    """The same for a client that is not recognised yet and need not log in."""
     paced: Container[int]
     """Low bytes of the API keys whose requests are limited in number per turn of the loop."""
     outlives: Container[bytes] = frozenset()
@@ -80,6 +81,7 @@ class Wire:
     """The wire of one connection. Any change may end it: see `is_done`."""
 
     __slots__ = (
+        "_admit",
         "_barred",
         "_begun_bytes",
         "_finishing",
@@ -114,9 +116,9 @@ class Wire:
         *,
         traffic: Traffic,
         frame_bytes_max: int,
-        greeting_bytes_max: int = GREETING_BYTES_MAX,
+        greeting_bytes_max: int | None = None,
     ) -> None:
-        """`greeting_bytes_max` bounds frames until the client is `recognised`."""
+        """`greeting_bytes_max` bounds frames until the client is `recognised`; None: `Traffic.greet` does."""
         self.busy = False
         """Whether the last request begun has no answer yet; those in line do not count."""
         self.idle_ms = 0
@@ -126,7 +128,12 @@ class Wire:
         self._listen = listen
         self._frame_bytes_max = frame_bytes_max
         self._outlives = traffic.outlives
-        self._splitter = FrameSplitter(min(greeting_bytes_max, frame_bytes_max), traffic.admit, SMALL_BYTES)
+        self._admit = traffic.admit
+        if greeting_bytes_max is None:
+            self._splitter = FrameSplitter(frame_bytes_max, traffic.greet, SMALL_BYTES)
+        else:
+            bytes_max = min(greeting_bytes_max, frame_bytes_max)
+            self._splitter = FrameSplitter(bytes_max, traffic.admit, SMALL_BYTES)
         self._frames: deque[bytes] = deque()
         self._queue_max = 1  # of a client that is not `recognised` little is held
         self._queued_bytes = 0
@@ -291,6 +298,7 @@ class Wire:
             if len(self._frames) < QUEUED_FRAMES:
                 self._resume("queue")
         self._splitter.frame_bytes_max = self._frame_bytes_max
+        self._splitter.admit = self._admit
         self._splitter.known = True
 
     # --- responses ------------------------------------------------------------------------------------------

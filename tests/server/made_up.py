@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 from muster.coordinator.base.answers import Later
 from muster.coordinator.base.clock import ManualClock
-from muster.coordinator.server.apis import check_request_size
+from muster.coordinator.server.apis import check_greeting_size, check_request_size
 from muster.coordinator.server.connection import Connection, Identify
 from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.unserved import Unserved
@@ -132,7 +132,12 @@ async def serving(
     closed: list[int] = []
     connections = Connections(
         lambda connection: MadeUp(connection, answer, answer_at_once, strangers=strangers),
-        Traffic(check_request_size, paced=set(range(256)) - {HEARTBEAT}, outlives={bytes(2)}),
+        Traffic(
+            check_request_size,
+            check_greeting_size,
+            paced=set(range(256)) - {HEARTBEAT},
+            outlives={bytes(2)},
+        ),
         clock,
         connections_max=connections_max,
         idle_ms=idle_ms,

@@ -38,7 +38,7 @@ async def test_the_first_frame_is_bounded_until_a_valid_header_was_seen() -> Non
         return framed(b"%d" % len(frame))
 
     async with serving(answer, strangers=True, frame_bytes_max=1 << 24, request_bytes_max=1 << 25) as server:
-        large = framed(bytes(3 << 20))
+        large = framed(b"\0\3" + bytes((3 << 20) - 2))
         reader, writer = await server.connect()
         writer.write(large)
         assert await is_closed(reader)
@@ -49,6 +49,13 @@ async def test_the_first_frame_is_bounded_until_a_valid_header_was_seen() -> Non
         writer.write(large)
         assert await read_frame(reader) == b"%d" % (3 << 20)
         writer.close()
+        reader, writer = await server.connect()
+        writer.write(framed(bytes(9 << 20)))  # a Produce, larger than what strangers may hold together
+        assert await read_frame(reader) == b"%d" % (9 << 20)
+        writer.close()
+        await server.until(lambda: not server.connections.open)
+        requests = server.connections.requests
+        assert requests.held_bytes == requests.of_strangers.held_bytes == 0
 
 
 @pytest.mark.parametrize(

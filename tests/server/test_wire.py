@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from muster.coordinator.server.apis import check_greeting_size
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
 from muster.coordinator.server.wire import (
     GREETING_BYTES_MAX,
@@ -36,13 +37,14 @@ class Host:
         self.listening: list[bool] = []
         self._frame_bytes_max = frame_bytes_max
 
-    def wire(self, *, recognised: bool = True) -> Wire:
+    def wire(self, *, recognised: bool = True, greeting_bytes_max: int | None = None) -> Wire:
         wire = Wire(
             self.listening.append,
             self.requests,
             self.responses,
-            traffic=Traffic(self._admit, paced=(), outlives={PRODUCE}),
+            traffic=Traffic(self._admit, check_greeting_size, paced=(), outlives={PRODUCE}),
             frame_bytes_max=self._frame_bytes_max,
+            greeting_bytes_max=greeting_bytes_max,
         )
         if recognised:
             wire.recognised()
@@ -165,12 +167,35 @@ def test_reading_pauses_at_a_full_queue_and_goes_on_at_half_of_it(host: Host) ->
 
 
 def test_frames_are_small_until_a_header_was_recognised(host: Host) -> None:
-    size = (GREETING_BYTES_MAX + 1).to_bytes(4, "big")
+    beginning = (GREETING_BYTES_MAX + 1).to_bytes(4, "big") + b"\0\3"
     with pytest.raises(DecodeError):
-        host.wire(recognised=False).receive(size + bytes(2))
+        host.wire(recognised=False).receive(beginning)
     wire = host.wire()
-    wire.receive(size + bytes(2))
-    assert wire.beginning == size + bytes(2)
+    wire.receive(beginning)
+    assert wire.beginning == beginning
+
+
+def test_a_produce_may_be_large_at_once_unless_its_client_has_to_log_in(host: Host) -> None:
+    size = 1 << 24
+    beginning = size.to_bytes(4, "big") + PRODUCE
+    wire = host.wire(recognised=False)
+    wire.receive(beginning)
+    assert wire.beginning == beginning
+    for too_large in ((size + 1).to_bytes(4, "big"), b"GET "):
+        with pytest.raises(DecodeError):
+            host.wire(recognised=False).receive(too_large)
+    with pytest.raises(DecodeError):
+        host.wire(recognised=False, greeting_bytes_max=1_000).receive((1_001).to_bytes(4, "big"))
+
+
+def test_what_a_recognised_client_sends_is_bounded_by_its_api_alone(host: Host) -> None:
+    size = (GREETING_BYTES_MAX + 1).to_bytes(4, "big")
+    wire = host.wire(recognised=False)
+    wire.receive(framed(b"\0\3 first") + size)
+    assert wire.next() == b"\0\3 first"
+    wire.recognised()
+    wire.receive(b"\0\3")
+    assert wire.beginning == size + b"\0\3"
 
 
 def test_of_a_client_that_was_not_recognised_one_request_waits(host: Host) -> None:

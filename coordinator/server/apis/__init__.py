@@ -41,9 +41,10 @@ from muster.coordinator.server.apis import (
     transactions,
     txn_offsets,
 )
-from muster.coordinator.server.wire import Traffic
+from muster.coordinator.server.wire import GREETING_BYTES_MAX, Traffic
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import TooLargeError
+from muster.protocol.frame import impossible_size
 
 _FAMILIES: Final = (
     acls,
@@ -86,6 +87,15 @@ def check_request_size(api_key: int, size: int) -> None:
         raise TooLargeError(f"{_name(api_key)}: a request of {size} bytes; the limit is {size_max}")
 
 
+def check_greeting_size(api_key: int, size: int) -> None:
+    """`check_request_size` for a client that is not recognised yet. Raises DecodeError, too, for a request of
+    more than GREETING_BYTES_MAX, unless its API has no limit."""
+    api = APIS.get(api_key)
+    if size > GREETING_BYTES_MAX and (api is None or api.size_max is not None):
+        raise impossible_size(size, GREETING_BYTES_MAX)
+    check_request_size(api_key, size)
+
+
 def _name(api_key: int) -> str:
     try:
         return ApiKey(api_key).name
@@ -95,6 +105,7 @@ def _name(api_key: int) -> str:
 
 TRAFFIC: Final = Traffic(
     check_request_size,
+    check_greeting_size,
     paced=frozenset(int(key) for key, api in APIS.items() if api.paced),
     outlives=frozenset(int(key).to_bytes(2, "big") for key, api in APIS.items() if api.closing),
 )
