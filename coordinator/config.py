@@ -84,6 +84,10 @@ WITHOUT_EFFECT: Final = {
 """Kafka broker settings that have no effect here, and why, for those who bring along their Kafka
 configuration."""
 
+RETENTION_IN_TESTS_MS: Final = -1
+"""The default of `log_retention_ms` where tests move the clock: records have their producers' time, which
+stays behind, and would expire as soon as they are written."""
+
 STORE_PATTERN: Final = r"postgres(ql)?://\S+"
 STORE_SHAPE: Final = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
@@ -391,7 +395,8 @@ class Settings:
     test_mode: bool = _setting(
         False,
         "for tests: the clock of groups and records can be advanced, faults injected, and brokers of this "
-        "process stopped; over --http too, by everyone who is let in there; not with --store",
+        "process stopped; over --http too, by everyone who is let in there; not with --store. Records do not "
+        "expire (--log-retention-ms -1), since their producers' clocks stay behind",
     )
     lease_term_ms: int = _setting(
         3_000, "how long a broker that died keeps its shards before another may take them", low=200
@@ -416,7 +421,9 @@ class Settings:
         "what happens to old records",
         choices=("delete", "compact", "compact,delete", "delete,compact"),
     )
-    log_retention_ms: int = _of_topics("retention.ms")
+    log_retention_ms: int = _of_topics(
+        "retention.ms", meaning=f"{SPECS['retention.ms'].meaning}, the default with --test-mode"
+    )
     log_retention_bytes: int = _of_topics("retention.bytes", low=-1)
     log_retention_check_interval_ms: int = _kafka(
         300_000, "how often retention is checked", low=1, high=INT64_MAX
@@ -882,6 +889,8 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
         if text is not None:
             values[name] = _parse(each, text, given)
             names_given[name] = given
+    if values.get("test_mode"):
+        values.setdefault("log_retention_ms", RETENTION_IN_TESTS_MS)
     if options.get("data") is not None:  # the variable is a default that an image may set
         for name, why in (("ephemeral", "keeps nothing there"), ("store", "keeps everything in a database")):
             if values.get(name):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from muster.coordinator.base.clock import Clock as Time
-from muster.coordinator.config import SettingError, Settings
+from muster.coordinator.config import RETENTION_IN_TESTS_MS, SettingError, Settings
 from muster.coordinator.testing.arguments import check_text, check_whole_number
 from muster.coordinator.testing.clock import AsyncClock, Clock
 from muster.coordinator.testing.core import Core
@@ -309,11 +309,12 @@ class Cluster(ClusterCalls, Blocking):
     names. `security` is the protocol of the listener: PLAINTEXT, SSL (clients have certificates),
     SASL_PLAINTEXT or SASL_SSL (SCRAM or PLAIN). A CA and a user are created; `client_settings` gives the
     settings for clients. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names with
-    underscores. Two defaults differ for tests: the initial rebalance delay is 0 ms instead of 3 s, and leases
+    underscores. Three defaults differ for tests: the initial rebalance delay is 0 ms instead of 3 s; leases
     last one second, so that a killed broker is replaced soon, or half a minute for a single broker, which has
-    no replacement and must not lose its groups on a busy machine. (With kafka-python 3.0 use
-    `group_initial_rebalance_delay_ms=200`: if its group completes within 100 ms, it sometimes loses its
-    topic's metadata and consumes nothing for minutes.)
+    no replacement and must not lose its groups on a busy machine; and records do not expire, unless their
+    topic sets `retention.ms`, since their producers' clocks do not move with the brokers'. (With kafka-python
+    3.0 use `group_initial_rebalance_delay_ms=200`: if its group completes within 100 ms, it sometimes loses
+    its topic's metadata and consumes nothing for minutes.)
     """
 
     __slots__ = ()
@@ -334,6 +335,7 @@ class Cluster(ClusterCalls, Blocking):
         defaults: dict[str, Any] = {
             "group_initial_rebalance_delay_ms": 0,
             "lease_term_ms": _LEASE_ALONE_MS if brokers == 1 else _LEASE_MS,
+            "log_retention_ms": RETENTION_IN_TESTS_MS,
             "ephemeral": data is None and settings.get("store") is None,
             "test_mode": settings.get("store") is None,
         }

@@ -155,7 +155,7 @@ def test_alter(muster: Muster) -> None:
     table = muster.done("topics", "alter", "t", "--delete-config", "segment.ms").splitlines()
     assert table[-2:] == ["CONFIG          VALUE           SOURCE", "cleanup.policy  compact,delete  topic"]
     everything = muster("topics", "describe", "t", "--all-configs", "--output", "json").json[0]["configs"]
-    assert {"name": "retention.ms", "value": "604800000", "source": "default"} in everything
+    assert {"name": "segment.ms", "value": "604800000", "source": "default"} in everything
 
 
 def test_alter_knows_the_spelling_of_the_broker(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import pytest
 
+from muster.coordinator.config import Settings
 from muster.coordinator.server.broker_configs import Source
 from muster.coordinator.server.group_configs import GROUP_SPECS
 from muster.coordinator.testing import Broker
@@ -337,7 +338,8 @@ def _sort_key(struct: Struct) -> str:
 def test_random_administration(kafka_of_configs: KafkaOfConfigs, lives: Lives) -> None:
     running = kafka_of_configs(KAFKA_CONFIGS)
     codes: set[int] = set()
-    with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as muster:
+    settings = {"lease_term_ms": 600_000, "log_retention_ms": Settings().log_retention_ms}
+    with Broker(auto_create_topics_enable=False, **settings) as muster:
         sides = Side(running.port, host=running.host, shared=False), Side(muster.port, shared=False)
         for each in lives(_SEED, _SEQUENCES):
             with closing(Life(each, *sides)) as life:

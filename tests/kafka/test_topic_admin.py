@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.config import Settings
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.cluster import DescribeLogDirsRequest, ElectLeadersRequest
@@ -388,5 +389,6 @@ def describe_log_dirs(side: Side) -> None:
 )
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
     # A lease that expires on a busy machine starts another leader epoch.
-    with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
+    settings = {"lease_term_ms": 600_000, "log_retention_ms": Settings().log_retention_ms}
+    with Broker(auto_create_topics_enable=False, **settings) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

@@ -320,6 +320,14 @@ def test_the_page_of_settings_is_made_from_them() -> None:
     )
 
 
+def test_in_test_mode_records_do_not_expire_unless_that_is_asked_for() -> None:
+    assert read_settings({"test_mode": "true"}, {}).log_retention_ms == -1
+    assert read_settings({}, {"MUSTER_TEST_MODE": "true"}).log_retention_ms == -1
+    assert read_settings({"test_mode": "true", "log_retention_ms": "5"}, {}).log_retention_ms == 5
+    assert read_settings({"test_mode": "true"}, {"MUSTER_LOG_RETENTION_MS": "5"}).log_retention_ms == 5
+    assert read_settings({"test_mode": "false"}, {}) == read_settings({}, {}) == Settings()
+
+
 def test_an_empty_variable_is_one_that_is_not_set() -> None:
     assert read_settings({}, {"MUSTER_PORT": "", "MUSTER_DATA": "", "MUSTER_RACK": ""}) == read_settings(
         {}, {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.client import Producer
 from muster.coordinator.testing import Broker, Cluster, WaitFailed
 from muster.coordinator.testing.clock import ClockFixed
 from muster.protocol.messages.classic_group import HeartbeatRequest
@@ -40,6 +41,19 @@ def test_the_blocking_face_takes_a_duration_in_any_form(by: str | timedelta | fl
         before_ms = broker.clock.now_ms()
         broker.clock.advance(by)
         assert 0 <= broker.clock.now_ms() - before_ms - 86_400_000 < 3_600_000
+
+
+async def test_what_clients_write_after_a_week_stays_unless_its_topic_says_otherwise() -> None:
+    async with Broker() as broker:
+        await broker.create_topic("kept")
+        await broker.create_topic("expiring", configs={"retention.ms": str(7 * 86_400_000)})
+        await broker.clock.advance("8 days")
+        async with Producer(broker.bootstrap) as producer:
+            for topic in ("kept", "expiring"):
+                await producer.send(topic, b"tea")
+        await broker.clock.advance("1s")
+        assert [record.value for record in await broker.records("kept")] == [b"tea"]
+        assert await broker.records("expiring") == []
 
 
 def test_it_begins_with_the_real_time() -> None:

@@ -22,15 +22,13 @@ async def value(admin: Admin, name: str) -> tuple[str | None, ConfigSource]:
 async def test_a_config_is_set_changed_and_let_go(admin: Admin) -> None:
     await admin.create_topic("orders")
     assert await value(admin, "cleanup.policy") == ("delete", ConfigSource.DEFAULT)
-    altered = await admin.alter_configs(
-        {ORDERS: {"cleanup.policy": Append("compact"), "retention.ms": "5000"}}
-    )
+    altered = await admin.alter_configs({ORDERS: {"cleanup.policy": Append("compact"), "segment.ms": "5000"}})
     assert altered == {ORDERS: None}
     assert await value(admin, "cleanup.policy") == ("delete,compact", ConfigSource.TOPIC)
-    assert await value(admin, "retention.ms") == ("5000", ConfigSource.TOPIC)
-    await admin.alter_configs({ORDERS: {"cleanup.policy": Subtract("delete"), "retention.ms": None}})
+    assert await value(admin, "segment.ms") == ("5000", ConfigSource.TOPIC)
+    await admin.alter_configs({ORDERS: {"cleanup.policy": Subtract("delete"), "segment.ms": None}})
     assert await value(admin, "cleanup.policy") == ("compact", ConfigSource.TOPIC)
-    assert await value(admin, "retention.ms") == ("604800000", ConfigSource.DEFAULT)
+    assert await value(admin, "segment.ms") == ("604800000", ConfigSource.DEFAULT)
 
 
 async def test_a_config_that_is_no_text_is_named(admin: Admin) -> None:
@@ -41,9 +39,9 @@ async def test_a_config_that_is_no_text_is_named(admin: Admin) -> None:
 
 async def test_what_is_only_validated_changes_nothing(admin: Admin) -> None:
     await admin.create_topic("orders")
-    changes = {ORDERS: {"retention.ms": "5000"}}
+    changes = {ORDERS: {"segment.ms": "5000"}}
     assert await admin.alter_configs(changes, validate_only=True) == {ORDERS: None}
-    assert (await value(admin, "retention.ms"))[1] == ConfigSource.DEFAULT
+    assert (await value(admin, "segment.ms"))[1] == ConfigSource.DEFAULT
 
 
 async def test_a_broker_is_asked_about_itself() -> None:
