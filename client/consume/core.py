@@ -22,6 +22,7 @@ from muster.client.consume.delivery import Delivery, Deserializer
 from muster.client.consume.following import follow
 from muster.client.consume.health import Health
 from muster.client.consume.listener import Calls
+from muster.client.consume.missing import MissingTopics
 from muster.client.consume.parts import cluster_of, fetch_settings, group_settings
 from muster.client.consume.reader_watch import ReaderWatch
 from muster.client.consume.rebalancing import Rebalancing
@@ -134,9 +135,14 @@ class ConsumerCore(Generic[K, V]):
             self.cluster = cluster_of(given)
             stack.push_async_callback(self.cluster.close)
             self.fetcher = Fetcher(
-                self.cluster, fetch_settings(given), on_reset=self._was_reset, on_failure=self._tasks.tell
+                self.cluster,
+                fetch_settings(given),
+                on_reset=self._was_reset,
+                on_failure=self._tasks.tell,
+                on_missing=self._is_missing,
             )
             self.assigned.open(self.fetcher)
+            self.missing = MissingTopics(self.cluster, self.subscription, self.assigned, given, self._tasks)
             stack.push_async_callback(self._close_fetcher)
             if given.group_id is not None:
                 await self._open_group(given.group_id, stack)  # waits for its thread
@@ -508,6 +514,7 @@ class ConsumerCore(Generic[K, V]):
         if self._following is not None:
             self._following.cancel()
             self._following = None
+        self.missing.forget()
         # A pattern matches existing topics: asking for one just deleted must not re-create it.
         by_pattern, remote = self.subscription.pattern is not None, self.subscription.remote
         self.cluster.auto_create_topics = (
@@ -529,6 +536,8 @@ class ConsumerCore(Generic[K, V]):
             assert self.group is not None
             if remote is None:
                 self.group.subscribe(self.subscription.topics)
+                if self.rebalancing is not None and self.rebalancing.count:
+                    self.missing.look()  # in the consumer protocol, the assignment may stay as it is
             else:
                 self.group.subscribe(frozenset(), regex=remote.pattern)
         else:
@@ -548,6 +557,8 @@ class ConsumerCore(Generic[K, V]):
             self.auto_commit.forget(self.assigned.partitions - partitions)
         self.assigned.adopt(partitions, settled=settled)
         self.starting.anew(due=bool(partitions))
+        if settled:
+            self.missing.look()
 
     # --- positions ------------------------------------------------------------------------------------------
 
@@ -631,6 +642,11 @@ class ConsumerCore(Generic[K, V]):
             _LOG.info("%s is read from offset %d on: %s", reset.partition, reset.to_offset, reset.why)
         self._tasks.tell()
 
+    def _is_missing(self, where: TopicPartition, why: Exception) -> None:
+        """The fetcher has found that a partition does not exist. The group would assign it to nobody."""
+        if not self.subscription.by_group:
+            _LOG.warning("%s is assigned and does not exist: waiting for it (%s)", where, why)
+
     def health(self) -> Health:
         """See Health."""
         now = RealTime.monotonic()
@@ -649,6 +665,7 @@ class ConsumerCore(Generic[K, V]):
             reader_away_s=self.watch.away_s,
             loop_lag_s=self.watch.loop_lag_s,
             troubles={where: str(each.error) for where, each in troubles.items()},
+            missing_topics=self.missing.topics if self.state == "running" else frozenset(),
             last_error=str((group and group.last_error) or self.last_error or ""),
         )
 

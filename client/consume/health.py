@@ -35,5 +35,7 @@ class Health:
     """How late the event loop recently ran its timers."""
     troubles: Mapping[TopicPartition, str]
     """Partitions that cannot be read at the moment, and why; they are retried."""
+    missing_topics: frozenset[str]
+    """Topics subscribed to by name that do not exist; they are read once they do."""
     last_error: str
     """The last error, "" for none; it may have passed."""

@@ -58,6 +58,12 @@ class Subscription:
         return self._by_group
 
     @property
+    def names(self) -> frozenset[str]:
+        """The topics subscribed to by name."""
+        by_pattern = self.pattern is not None or self.remote is not None
+        return frozenset() if by_pattern else self.topics
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is no subscription."""
         return not (self._by_group or self.assigned)

@@ -30,6 +30,9 @@ __all__ = ["SESSION_CLOSE_S", "FetchSettings", "Fetcher", "Position", "RawBatch"
 SESSION_CLOSE_S: Final = 1.0
 """How long closing the sessions at the brokers may take."""
 
+_MISSING_S: Final = 1.0
+"""How long brokers must say that a partition does not exist: one may not know a new topic yet."""
+
 
 class Trouble(NamedTuple):
     """Why a partition cannot be read at the moment, and since when, by the loop's clock."""
@@ -41,8 +44,9 @@ class Trouble(NamedTuple):
 class Fetcher:
     """Reads the assigned partitions from given positions. `on_reset` is called whenever a partition continues
     from an offset other than the reader expects, `on_failure` when the next poll is to raise why one cannot
-    be read. Methods that are not coroutines return at once, and must be called on the loop; tasks start when
-    needed, and `close` ends them all.
+    be read, `on_missing` once when one does not exist, and again only after it did. Methods that are not
+    coroutines return at once, and must be called on the loop; tasks start when needed, and `close` ends them
+    all.
     """
 
     def __init__(
@@ -52,11 +56,15 @@ class Fetcher:
         *,
         on_reset: Callable[[Reset], None] = lambda _: None,
         on_failure: Callable[[], None] = lambda: None,
+        on_missing: Callable[[TopicPartition, Exception], None] = lambda _where, _why: None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings or FetchSettings()
         self._reading = Reading(cluster, self._settings, on_reset, on_failure)
         self._readers: dict[int, BrokerReader] = {}
+        self._on_missing = on_missing
+        self._unknown: dict[TopicPartition, float] = {}
+        """Partitions that brokers say do not exist, and since when; inf once that is reported."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking_up: set[int] = set()  # nodes being asked for offsets
         self._asking = False
@@ -79,6 +87,7 @@ class Fetcher:
         wanted = set(partitions)
         for where in self._reading.assigned.keys() - wanted:
             self._drop(self._reading.assigned.pop(where))
+            self._unknown.pop(where, None)
         for where in sorted(wanted - self._reading.assigned.keys()):
             self._reading.assigned[where] = PartitionState(where)
         self.hold(())
@@ -294,7 +303,9 @@ class Fetcher:
                 again_at = min(again_at, state.replica_until)
             if node is None:
                 topics.add(where.topic)
-            elif state.strategy is not None and node not in self._looking_up:
+                continue
+            self._unknown.pop(where, None)
+            if state.strategy is not None and node not in self._looking_up:
                 if state.backoff_until > now:
                     again_at = min(again_at, state.backoff_until)
                 else:
@@ -378,16 +389,22 @@ class Fetcher:
         if waiting:
             self._tries.again()
         for state in waiting:
-            failure = failures.get(state.where.topic)
-            if failure is None:
-                failure = KafkaError(
-                    ErrorCode.LEADER_NOT_AVAILABLE, f"{state.where} has no leader at the moment"
-                )
+            failure = failures.get(state.where.topic) or _unreadable(state.where, image)
+            self._note_missing(state.where, failure, now)
             state.fails(failure, now, 0.0)
             if self._reading.cannot_pass(failure):
                 self._reading.fail(state, failure)
         self._asking = False
         self._arrange()
+
+    def _note_missing(self, where: TopicPartition, failure: Exception, now: float) -> None:
+        """Report a partition that brokers have not known for a while: one may not know a new topic yet."""
+        if isinstance(failure, KafkaError) and failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if now - self._unknown.setdefault(where, now) >= _MISSING_S:
+                self._unknown[where] = math.inf
+                self._on_missing(where, failure)
+        elif self._unknown.get(where) != math.inf:
+            self._unknown.pop(where, None)
 
     # --- positions ------------------------------------------------------------------------------------------
 
@@ -430,6 +447,17 @@ class Fetcher:
                 )
         self._looking_up.discard(node)
         self._arrange()
+
+
+def _unreadable(where: TopicPartition, image: MetadataImage) -> KafkaError:
+    """Why a partition of a topic that exists has no node to fetch from."""
+    topic = image.topic(where.topic)
+    if topic is not None and where.partition not in topic.partitions:
+        return KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {where.topic} has no partition {where.partition}; it has {len(topic.partitions)}",
+        )
+    return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment")
 
 
 def _node_of(state: PartitionState, image: MetadataImage, now: float) -> int | None:
