@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
 TopicPartition = tuple[str, int]
 _STATES: Final = tuple(dict.fromkeys(map(str, (*ClassicState, *ConsumerState))))
 """Of groups of either protocol."""
-_SHARED_CLIENT_IDS: Final = {"rdkafka": "librdkafka", "muster": "muster"}
-"""Defaults that consumers share with producers."""
+_SHARED_CLIENT_IDS: Final = (
+    ("rdkafka", "librdkafka client", "producers"),
+    ("muster", "muster client", "producers"),
+    (r"aiokafka-[\d.]+\w*", "aiokafka consumer", "admin clients"),
+    (r"kafka-python-[\d.]+\w*", "kafka-python consumer", "admin clients"),
+)
+"""Defaults as patterns, whose they are, and who else has them."""
 M = TypeVar("M", bound="MemberCalls")
 
 
@@ -587,11 +593,12 @@ def _check_own(core: Core, group_id: str, member: MemberFacts) -> None:
                         else f"a member of group {other_id} has the client id {client_id!r} too: give each "
                         "client its own"
                     )
-    if client_id in _SHARED_CLIENT_IDS:
-        raise ValueError(
-            f"{client_id!r} is the client id of every {_SHARED_CLIENT_IDS[client_id]} client that was given "
-            "none, producers too: give this client its own"
-        )
+    for pattern, whose, beside in _SHARED_CLIENT_IDS:
+        if re.fullmatch(pattern, client_id):
+            raise ValueError(
+                f"{client_id!r} is the client id of every {whose} that was given none, {beside} too: give "
+                "this client its own"
+            )
 
 
 def _check_known(name: str, given: str, known: Iterable[str]) -> None:
