@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from muster.coordinator.base.clock import Clock as Time
-from muster.coordinator.config import RETENTION_IN_TESTS_MS, SettingError, Settings
+from muster.coordinator.config import RETENTION_IN_TESTS_MS, SETTINGS, SettingError, Settings
 from muster.coordinator.testing.arguments import check_text, check_whole_number
 from muster.coordinator.testing.clock import AsyncClock, Clock
 from muster.coordinator.testing.core import Core
@@ -343,6 +343,11 @@ class Cluster(ClusterCalls, Blocking):
             defaults["data"] = str(data)
         if secured.has_tls or secured.has_sasl:
             defaults |= secured.broker_settings(settings.get("host", "127.0.0.1"), port)
+            advertised = settings.get("advertised")
+            if "listeners" not in settings and SETTINGS["advertised"].allows(advertised):
+                # Beside a listener with a name, that name is part of the address.
+                del settings["advertised"]
+                defaults["advertised_listeners"] = f"{secured.protocol}://{advertised}"
         try:
             checked = Settings(**{**defaults, "brokers": brokers, "port": port, **settings})
         except ValueError as error:

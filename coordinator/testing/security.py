@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from muster.coordinator.base.endpoints import Endpoint
 from muster.coordinator.security.scram import HASHES, ITERATIONS, ScramCredential
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Security:
 
     def broker_settings(self, host: str, port: int) -> dict[str, Any]:
         """Fields of `muster.coordinator.config.Settings`."""
-        settings: dict[str, Any] = {"listeners": f"{self.protocol}://{host}:{port}"}
+        settings: dict[str, Any] = {"listeners": str(Endpoint(self.protocol, host, port))}
         if self.has_tls:
             settings["ssl_keystore_location"] = self._path("server-both.pem")
         if self.protocol == "SSL":

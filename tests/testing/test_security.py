@@ -13,8 +13,10 @@ import pytest
 
 from muster.client import Admin, AuthenticationFailed, Consumer, Producer
 from muster.client.errors import ConnectionLost, Unreachable
+from muster.coordinator.config import SettingError
 from muster.coordinator.testing import Broker, Cluster
 from tests.client.failing import failure
+from tests.support.ports import free_ports
 
 SECURED = ["SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
@@ -34,6 +36,19 @@ async def round_trip(settings: dict[str, Any]) -> list[bytes | None]:
 async def test_a_client_with_its_settings_is_let_in(security: str) -> None:
     async with Broker(security=security) as broker:
         assert await round_trip(broker.client_settings("muster")) == [b"tea"]
+
+
+@pytest.mark.parametrize("security", SECURED)
+async def test_a_broker_has_the_host_and_the_advertised_address_that_it_is_given(security: str) -> None:
+    port = free_ports(1)
+    async with Broker(security=security, host="::1") as broker:
+        assert broker.bootstrap == f"[::1]:{broker.port}"
+        assert await round_trip(broker.client_settings("muster")) == [b"tea"]
+    async with Broker(security=security, host="0.0.0.0", port=port, advertised=f"localhost:{port}") as broker:
+        assert broker.bootstrap == f"localhost:{port}"
+        assert await round_trip(broker.client_settings("muster")) == [b"tea"]
+    with pytest.raises(SettingError, match=r"^advertised: 'nowhere' is not allowed; it takes HOST:PORT"):
+        Broker(security=security, advertised="nowhere")
 
 
 @pytest.mark.parametrize("security", SECURED)
