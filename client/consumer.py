@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Self, TypeVar, Unpack, overload
 
 from muster.client.admin.offsets import EARLIEST as FIRST_OFFSET
 from muster.client.admin.offsets import LATEST as END_OFFSET
-from muster.client.admin.offsets import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from muster.client.admin.offsets import READ_COMMITTED, READ_UNCOMMITTED, list_offsets, timestamp_of
 from muster.client.consume.core import ConsumerCore
 from muster.client.consume.health import Health
 from muster.client.consume.listener import Calls
@@ -422,9 +422,9 @@ class Consumer(Generic[K, V]):
         self, times: Mapping[TopicPartition, int | datetime], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """For each partition, the first record at or after a time: epoch ms, or a datetime with a time zone.
-        None if there is none."""
+        None if there is none. Raises TypeError, ValueError for what is no time."""
         for where, at in times.items():
-            if isinstance(at, int) and at < 0:
+            if timestamp_of(at, f"times: {where}") < 0:
                 raise ValueError(f"times: {at} for {where}: it takes epoch milliseconds, 0 or more")
         return await self._list_offsets(times, timeout)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -28,6 +29,7 @@ from muster.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from muster.settings import INT64_MAX
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -66,10 +68,7 @@ async def list_offsets(
     """For each partition, the first record at or after a time (epoch ms, or a datetime with a time zone), or
     the offset of EARLIEST, LATEST, MAX_TIMESTAMP or EARLIEST_LOCAL; None if there is no such record. All but
     MAX_TIMESTAMP have the timestamp -1."""
-    timestamps = {
-        where: epoch_ms(each, f"{where}") if isinstance(each, datetime) else each
-        for where, each in wanted.items()
-    }
+    timestamps = {where: timestamp_of(each, f"{where}") for where, each in wanted.items()}
 
     async def ask(
         node: int, partitions: list[TopicPartition]
@@ -111,9 +110,26 @@ async def list_offsets(
     return await of_leaders(cluster, wanted, ask, until, api="ListOffsets")
 
 
-def epoch_ms(moment: datetime, about: str) -> int:
-    """Epoch milliseconds, 0 for times before the epoch. Raises ValueError for a datetime without a time zone,
-    which is ambiguous."""
+def timestamp_of(given: object, about: str) -> int:
+    """As ListOffsets takes it: a time, or what stands for one. Raises TypeError, ValueError."""
+    if isinstance(given, datetime):
+        return epoch_ms(given, about)
+    try:
+        number = int(operator.index(given))  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"{about}: it takes whole epoch milliseconds, or a datetime with a time zone, not {given!r}"
+        ) from None
+    if not -INT64_MAX <= number <= INT64_MAX:
+        raise ValueError(f"{about}: it takes epoch milliseconds below 2**63, not {number}")
+    return number
+
+
+def epoch_ms(moment: object, about: str) -> int:
+    """Epoch milliseconds, 0 for times before the epoch. Raises TypeError for what is no datetime, ValueError
+    for one without a time zone, which is ambiguous."""
+    if not isinstance(moment, datetime):
+        raise TypeError(f"{about}: it takes a datetime with a time zone, not {moment!r}")
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise ValueError(
             f"{about}: {moment.isoformat()} has no time zone; it takes one, such as "

@@ -75,6 +75,8 @@ class By:
     age: timedelta
 
     def __post_init__(self) -> None:
+        if not isinstance(self.age, timedelta):
+            raise TypeError(f"By: it takes a timedelta, not {self.age!r}")
         if self.age < timedelta(0):
             raise ValueError(f"By: it takes the maximum age of records, 0 or more, not {self.age}")
 

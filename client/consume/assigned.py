@@ -35,8 +35,12 @@ class Assigned:
         self._fetcher = fetcher
 
     def check(self, *partitions: TopicPartition) -> None:
-        """Raise ClientError unless all of these are assigned."""
+        """Raise ClientError unless all of these are assigned, ValueError for what is no partition."""
         for where in partitions:
+            if not isinstance(where, tuple):
+                raise ValueError(
+                    f"partitions: {where!r} is not allowed; it takes TopicPartition(topic, partition)"
+                )
             if where not in self.partitions:
                 raise ClientError(f"{where} is not assigned to this consumer: {self._subscription}")
 

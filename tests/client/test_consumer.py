@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -153,6 +154,15 @@ async def test_assigned_partitions_of_a_group_begin_at_its_offsets_and_commit(br
     assert await committed(broker) == 6
 
 
+NO_TIMES: Any = [
+    (-1, ValueError, "-1 for t-0: it takes epoch milliseconds, 0 or more"),
+    (2**63, ValueError, f"t-0: it takes epoch milliseconds below .*, not {2**63}"),
+    (1.5, TypeError, "t-0: it takes whole epoch milliseconds, or a datetime with a time zone, not 1.5"),
+    ("now", TypeError, "t-0: it takes whole epoch milliseconds, or a datetime with a time zone, not 'now'"),
+    (datetime(2026, 1, 31), ValueError, "t-0: 2026-01-31T00:00:00 has no time zone"),
+]
+
+
 async def test_records_are_found_by_their_time(broker: Broker) -> None:
     broker.create_topic("t")
     await send(broker.bootstrap, "t", 3)
@@ -165,8 +175,28 @@ async def test_records_are_found_by_their_time(broker: Broker) -> None:
         assert found[T0] is not None
         assert found[T0].offset == 0
         assert await reader.offsets_for_times({T0: last.timestamp + 3_600_000}) == {T0: None}
-        with pytest.raises(ValueError, match="epoch milliseconds"):
-            await reader.offsets_for_times({T0: -1})
+        for wrong, error, said in NO_TIMES:
+            with pytest.raises(error, match=f"^times: {said}"):
+                await reader.offsets_for_times({T0: wrong})
+
+
+async def test_a_list_in_place_of_partitions_is_told_as_such(broker: Broker) -> None:
+    broker.create_topic("t")
+    given: Any = [T0]
+    async with consumer(broker) as reader:
+        reader.assign([T0])
+        for call in (
+            reader.pause,
+            reader.resume,
+            reader.seek_to_beginning,
+            reader.seek_to_end,
+            reader.lag,
+            reader.scope,
+        ):
+            with pytest.raises(
+                ValueError, match=r"^partitions: \[TopicPartition\(.*\)\] is not allowed; it takes"
+            ):
+                call(given)
 
 
 async def test_seeking_in_the_loop_counts_at_once(broker: Broker) -> None:

@@ -53,6 +53,8 @@ async def test_records_are_found_by_their_time(admin: Admin, orders: list[TopicP
     assert await admin.list_offsets({empty: 0}) == {empty: None}
     with pytest.raises(ValueError, match=r"orders-0: 1970-01-01T00:00:00 has no time zone; it takes one"):
         await at(datetime(1970, 1, 1))
+    with pytest.raises(TypeError, match=r"orders-0: it takes whole epoch milliseconds, .* not 1\.5"):
+        await at(1.5)  # type: ignore[arg-type]
 
 
 async def test_what_is_not_there_keeps_nothing_else_from_being_found(

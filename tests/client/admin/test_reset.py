@@ -114,16 +114,22 @@ async def test_a_log_that_was_emptied(
 
 
 @each(
-    "make, said",
+    "make, error, said",
     [
-        (lambda: At(datetime(2026, 1, 31, 12)), "At: 2026-01-31T12:00:00 has no time zone; it takes one"),
-        (lambda: Offset(-1), "Offset: it takes an offset from 0 on, not -1"),
-        (lambda: By(timedelta(seconds=-1)), "By: it takes the maximum age of records"),
+        (
+            lambda: At(datetime(2026, 1, 31, 12)),
+            ValueError,
+            "At: 2026-01-31T12:00:00 has no time zone; it takes one",
+        ),
+        (lambda: At(1.5), TypeError, "At: it takes a datetime with a time zone, not 1.5"),  # type: ignore[arg-type]
+        (lambda: Offset(-1), ValueError, "Offset: it takes an offset from 0 on, not -1"),
+        (lambda: By(timedelta(seconds=-1)), ValueError, "By: it takes the maximum age of records"),
+        (lambda: By(1.5), TypeError, "By: it takes a timedelta, not 1.5"),  # type: ignore[arg-type]
     ],
 )
-def test_targets_that_are_none(make: object, said: str) -> None:
+def test_targets_that_are_none(make: object, error: type[Exception], said: str) -> None:
     assert callable(make)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(error, match=said):
         make()
 
 
