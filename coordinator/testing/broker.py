@@ -127,15 +127,16 @@ class ClusterCalls(Calls):
 
     @both
     async def produce(self, topic: str, records: Iterable[Sent], *, partition: int = 0) -> int:
-        """Write records to one partition as one batch; returns the offset of the first. Raises KafkaError,
-        and ValueError if there are no records."""
+        """Write records to one partition as one batch; returns the offset of the first. If its leader is
+        paused, waits for the next one. Raises KafkaError, ValueError if there are no records, and FaultError
+        if the leader stays paused, at once if all brokers are."""
         return await write(self._core, topic, records, partition)
 
     @both
     async def records(self, topic: str, *, isolation_level: str = "read_uncommitted") -> list[Record]:
         """The records of a topic, by partition and offset: all of them, or those that a reader with
-        `isolation_level` "read_committed" sees. Raises KafkaError, and ValueError for any other isolation
-        level."""
+        `isolation_level` "read_committed" sees; those of a paused broker, too. Raises KafkaError, and
+        ValueError for any other isolation level."""
         return await read(self._core, topic, isolation_level)
 
     # --- groups ---------------------------------------------------------------------------------------------

@@ -153,9 +153,11 @@ class Core:
         running = self.running
         awake = [node for node in running if not node.paused]
         if not awake:
-            index = self.brokers.brokers.index(running[0])
-            raise NotAsThingsAre(f"broker {index} is paused: resume it first")
+            raise self._paused(running[0])
         return awake
+
+    def _paused(self, node: Node) -> NotAsThingsAre:
+        return NotAsThingsAre(f"broker {self.brokers.brokers.index(node)} is paused: resume it first")
 
     # --- news -----------------------------------------------------------------------------------------------
 
@@ -264,8 +266,9 @@ class Core:
                 return node
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader right now")
 
-    async def next_leader(self, topic: Topic, partition: int) -> Node:
-        """The partition's leader; waits up to TIMEOUT_S for one if there is none. Raises KafkaError.
+    async def next_leader(self, topic: Topic, partition: int, *, awake: bool = False) -> Node:
+        """The partition's leader; waits up to TIMEOUT_S for one if there is none, or if it has to be `awake`
+        and is paused. Raises KafkaError, and FaultError if it stays paused, at once if all brokers are.
 
         Leases of a `Cluster` last a second, so a stall of the machine may cost a broker its partitions.
         """
@@ -273,10 +276,15 @@ class Core:
         until = loop.time() + TIMEOUT_S
         while True:
             try:
-                return self.leader(topic, partition)
+                leader = self.leader(topic, partition)
             except KafkaError as error:
                 if error.code is not ErrorCode.LEADER_NOT_AVAILABLE or loop.time() >= until:
                     raise
+            else:
+                if not awake or leader in self.awake:
+                    return leader
+                if loop.time() >= until:
+                    raise self._paused(leader)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def offsets(self, topic: Topic, partition: int) -> tuple[int, int]:

@@ -217,7 +217,7 @@ async def write(core: Core, name: str, records: Iterable[Sent], partition: int) 
     check_text("topic", name)
     check_whole_number("partition", partition)
     topic = core.topic(name)
-    leader = await core.next_leader(topic, partition)
+    leader = await core.next_leader(topic, partition, awake=True)
     now_ms = leader.clock.now_ms()
     takes = "it takes a list, as in [b'tea'] or [(b'key', b'tea')]"
     if isinstance(records, bytes | str | Mapping) or not isinstance(records, Iterable):

@@ -571,6 +571,33 @@ async def test_writing_and_reading_wait_for_the_next_leader() -> None:
         assert {record.value for record in await reading} <= {b"v"}
 
 
+async def test_nothing_is_written_to_a_paused_broker() -> None:
+    async with Broker() as broker:
+        await broker.create_topic("orders")
+        await broker.pause(0)
+        with pytest.raises(FaultError, match=r"^broker 0 is paused: resume it first$"):
+            await broker.produce("orders", [b"v"])
+        assert await broker.records("orders") == []
+        await broker.resume(0)
+        assert await broker.produce("orders", [b"v"]) == 0
+
+
+async def test_writing_waits_for_the_next_leader_while_one_is_paused() -> None:
+    async with Cluster(2, lease_term_ms=TERM_MS) as cluster:
+        await cluster.create_topic("orders")
+        paused = cluster.leader_of("orders")
+        await cluster.pause(paused)
+        assert cluster.leader_of("orders") == paused
+        begun_ms = cluster.clock.now_ms()
+        writing = asyncio.ensure_future(cluster.produce("orders", [b"v"]))
+        await cluster.clock.advance(TERM_MS / 1_000)
+        assert await writing == 0
+        assert cluster.leader_of("orders") != paused
+        (record,) = await cluster.records("orders")
+        assert record.timestamp > begun_ms + TERM_MS // 2
+        await cluster.resume(paused)
+
+
 async def test_a_paused_broker_leads_and_coordinates_nothing_once_its_leases_have_run_out() -> None:
     async with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         await cluster.create_topic("t", 12)
