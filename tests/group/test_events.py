@@ -22,6 +22,7 @@ from muster.coordinator.group.events import (
     MetadataChanged,
     ProtocolChosen,
     RebalanceCompleted,
+    StateChanged,
     TopicsGrown,
     Trigger,
 )
@@ -394,6 +395,31 @@ def test_the_slowest_joins(harness: Harness) -> None:
         ("m1", 300),
     ]
     assert completed.last_joined == completed.joins[0][0]
+
+
+def test_who_was_dropped_before_a_restart_is_waited_for_no_more(harness: Harness) -> None:
+    alice, bob, carol = stable(harness, "alice", "bob", "carol", rebalance_timeout_ms=10_000)
+    harness.take_events()
+    join(harness, join_request(alice, rebalance_timeout_ms=10_000))
+    join(harness, join_request(carol, rebalance_timeout_ms=10_000), "carol")
+    harness.advance(10_000)  # without bob
+    join(harness, join_request(rebalance_timeout_ms=10_000), "dave")
+    join(harness, join_request(alice, rebalance_timeout_ms=10_000))
+    harness.advance(10_000)  # without carol
+    waits = [
+        (change.from_state, [each.member_id for each in change.waiting_for])
+        for change in told(harness, StateChanged)
+    ]
+    assert waits == [
+        ("Stable", [bob, carol]),
+        ("PreparingRebalance", [bob]),
+        ("CompletingRebalance", [alice, carol]),
+        ("PreparingRebalance", [carol]),
+    ]
+    harness.ask(Shard.sync, sync_request(alice, 4), SYNC)
+    [completed] = told(harness, RebalanceCompleted)
+    assert [each.member_id for each in completed.dropped] == [bob, carol]
+    assert (completed.restarts, completed.members) == (1, 2)
 
 
 # --- heartbeats ---------------------------------------------------------------------------------------------

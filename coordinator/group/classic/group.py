@@ -73,6 +73,8 @@ class Rebalance:
     """The same for assignments."""
     restarts: int = 0
     dropped: list[MemberIdentity] = field(default_factory=list)
+    dropped_before: int = 0
+    """How many of `dropped` are from before the restart."""
 
     def end_join(self, now_ms: int) -> None:
         """The wait for JoinGroups is over."""
@@ -349,7 +351,9 @@ class ClassicGroup:
     def _waited_for(self, from_state: GroupState) -> tuple[MemberIdentity, ...]:
         """Members whose JoinGroup or SyncGroup the transition just made gave up on, or still waits for."""
         if GroupState.PREPARING_REBALANCE in (self.state, from_state):
-            dropped = self.rebalance.dropped if self.rebalance is not None else ()
+            dropped: list[MemberIdentity] = []
+            if from_state is GroupState.PREPARING_REBALANCE and self.rebalance is not None:
+                dropped = self.rebalance.dropped[self.rebalance.dropped_before :]
             return (
                 *dropped,
                 *(member.identity for member in self.members.values() if member.parked_join is None),

@@ -49,6 +49,7 @@ def prepare(group: ClassicGroup, cause: Cause, step: Step) -> None:
         group.rebalance.end_assignment(step.now_ms)
         group.rebalance.cause = cause
         group.rebalance.restarts += 1
+        group.rebalance.dropped_before = len(group.rebalance.dropped)
     group.pending_syncs.clear()
     group.deadlines.cancel(group.sync_timer)
     first = group.state is GroupState.EMPTY
