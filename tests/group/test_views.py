@@ -113,6 +113,17 @@ def owed(harness: Harness) -> dict[str, str | None]:
     return {view.member_id: view.owes for view in harness.group().member_views()}
 
 
+def test_an_assignment_does_not_wait_for_who_was_told_an_id(harness: Harness) -> None:
+    alice, bob = stable(harness, "alice", "bob")
+    join(harness, join_request(alice))
+    join(harness, join_request(bob), "bob")
+    join(harness, join_request(), "carol", version=4)
+    view = harness.group().view()
+    assert (view.state, len(view.pending)) == ("CompletingRebalance", 1)
+    assert view.rebalance is not None
+    assert view.rebalance.waiting_for == 2
+
+
 def test_a_group_that_is_given_up_rebalances_no_more(harness: Harness) -> None:
     alice, _ = stable(harness, "alice", "bob")
     join(harness, join_request(alice))

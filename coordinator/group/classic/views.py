@@ -35,9 +35,9 @@ def view(group: ClassicGroup) -> GroupView:
     rebalance = None
     if group.rebalance is not None and waiting:
         owing = sum(_owes(group, member) is not None for member in group.members.values())
-        rebalance = RebalanceView(
-            group.rebalance.started_ms, group.rebalance.cause.trigger, owing + len(group.pending_members)
-        )
+        if group.state is GroupState.PREPARING_REBALANCE:
+            owing += len(group.pending_members)
+        rebalance = RebalanceView(group.rebalance.started_ms, group.rebalance.cause.trigger, owing)
     return GroupView(
         group.group_id,
         group.state,

@@ -191,11 +191,16 @@ class ConsumerGroup:
         return GroupState.STABLE
 
     def _is_on_its_way(self) -> bool:
-        """Whether any member has yet to reach the target; static members that are away do not count."""
+        """Whether it has yet to make its target, or any member to reach it."""
         state = self.state
-        return state.epoch > state.assignment_epoch or any(
+        return state.epoch > state.assignment_epoch or self._on_their_way() > 0
+
+    def _on_their_way(self) -> int:
+        """How many members have yet to reach the target; static members that are away do not count."""
+        assignment_epoch = self.state.assignment_epoch
+        return sum(
             has.epoch != LEFT_FOR_A_WHILE
-            and (has.state is not MemberState.STABLE or has.epoch != state.assignment_epoch)
+            and (has.state is not MemberState.STABLE or has.epoch != assignment_epoch)
             for has in map(self.current, self._members)
         )
 
@@ -445,9 +450,9 @@ class ConsumerGroup:
         kafka_state = self.kafka_state()
         state = self.state
         rebalance = None
-        if kafka_state in (GroupState.ASSIGNING, GroupState.RECONCILING):
-            waiting = len(self._members) - state.settled[state.assignment_epoch]
-            rebalance = RebalanceView(self.state_since_ms, self.cause.trigger, waiting)
+        # Without one, it is Reconciling while a static member is away.
+        if self.course is not None and kafka_state in (GroupState.ASSIGNING, GroupState.RECONCILING):
+            rebalance = RebalanceView(self.course.started_ms, self.cause.trigger, self._on_their_way())
         return GroupView(
             self.group_id,
             kafka_state,

@@ -12,6 +12,8 @@ from muster.coordinator.group.config import GroupOverrides
 from muster.coordinator.group.consumer import records
 from muster.coordinator.group.consumer.state import Current, MemberState, Subscription
 from muster.coordinator.group.effects import Record, TopicsImage
+from muster.coordinator.group.events import Trigger
+from muster.coordinator.group.group import RebalanceView
 from muster.coordinator.group.shard import Shard
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -159,3 +161,45 @@ def test_the_assignment_of_a_classic_member_waits_for_what_was_written() -> None
     synced = harness.ask(Shard.sync, request, context(ApiKey.SYNC_GROUP, "bob"))
     assert synced.error_code == ErrorCode.NONE
     assert harness.last.reads_hard_state, "it shows what earlier steps have written"
+
+
+# --- how it is shown ----------------------------------------------------------------------------------------
+
+
+def test_a_rebalance_found_when_loading_began_with_the_load() -> None:
+    harness = loaded(current(MemberState.UNREVOKED_PARTITIONS, epochs=[3, 5]))
+    loaded_ms = harness.now_ms
+    harness.advance(1_000)
+    view = harness.shard.groups[GROUP].view()
+    assert (view.state, view.is_rebalancing) == ("Reconciling", True)
+    assert view.rebalance == RebalanceView(loaded_ms, Trigger.SHARD_UNLOADED, 1)
+
+
+def test_a_rebalance_began_with_its_epoch_not_with_its_target() -> None:
+    harness = Harness()
+    with_topics(harness, 2)
+    set_for_the_group(harness, assignment_interval_ms=5_000)
+    join(harness)
+    harness.advance(1_000)
+    join(harness, member_id="bob")
+    began_ms = harness.now_ms
+    harness.advance(5_000)
+    beat(harness, 2, None, member_id="bob")
+    view = harness.shard.groups[GROUP].view()
+    assert (view.state, view.state_since_ms) == ("Reconciling", began_ms + 5_000)
+    assert view.rebalance is not None
+    assert view.rebalance.started_ms == began_ms
+
+
+def test_a_static_member_that_is_away_is_no_rebalance_and_not_waited_for() -> None:
+    harness = Harness()
+    with_topics(harness, 2)
+    set_for_the_group(harness, assignment_interval_ms=0)
+    join(harness, instance_id="one")
+    beat(harness, -2, None, instance_id="one")
+    view = harness.shard.groups[GROUP].view()
+    assert (view.state, view.is_rebalancing, view.rebalance) == ("Reconciling", False, None)
+    join(harness, member_id="bob")
+    view = harness.shard.groups[GROUP].view()
+    assert view.rebalance is not None
+    assert view.rebalance.waiting_for == 1, "bob, who waits for what is free"
