@@ -128,7 +128,7 @@ class Tallies:
         self.epochs = 0
         """New epochs of consumer groups."""
         self.completed = 0
-        """Completed rebalances of classic groups."""
+        """Completed rebalances of classic groups, except those that left them Empty."""
         self._groups_max = groups_max
 
     def observe(self, entries: Sequence[Entry]) -> None:
@@ -193,9 +193,12 @@ class Tallies:
             tally.give_up_on_the_oldest()
         tally.unexplained.append(Unexplained(entry.generation, trigger))
         of_consumers = entry.data.get("target_ms") is not None
-        self.completed += not of_consumers
+        became_empty = entry.data.get("members") == 0
+        self.completed += not of_consumers and not became_empty  # as Kafka counts them
         for phase, name in _OF_CONSUMERS if of_consumers else _OF_CLASSIC:
             seconds = _seconds(entry.data, name)
+            if became_empty and (of_consumers or (phase == "assignment" and not seconds)):
+                continue  # there was no such phase, unless an assignment was waited for and given up
             count, total = tally.phases.get(phase, (0, 0.0))
             tally.phases[phase] = count + 1, total + seconds
             self.phases.setdefault(phase, Histogram(PHASE_BUCKETS)).observe(seconds)

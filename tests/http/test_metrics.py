@@ -394,6 +394,29 @@ def test_rebalances_nobody_asks_about_are_counted_in_the_end() -> None:
     assert dict(tally.rebalances) == {("member left", "unknown"): 50}
 
 
+def test_a_group_that_becomes_empty_has_only_the_phases_that_there_were() -> None:
+    made = Tallies()
+
+    def done(members: int, **phases: int) -> None:
+        of_classic = {"join_ms": 0, "assignment_ms": 0}
+        made.observe(
+            [entry("rebalance_completed", trigger="member left", members=members, **of_classic | phases)]
+        )
+
+    done(1, join_ms=1_000, assignment_ms=2_000)
+    done(0, join_ms=500)
+    assert made.groups["billing"].phases == {"join": (2, 1.5), "assignment": (1, 2.0)}
+    assert (sum(made.phases["assignment"].counts), made.completed) == (1, 1)
+    done(0, assignment_ms=4_000)  # the last member left while its assignment was waited for
+    assert made.groups["billing"].phases["assignment"] == (2, 6.0)
+    done(1, target_ms=1_000, reconcile_ms=2_000)
+    done(0, target_ms=0, reconcile_ms=0)
+    phases = made.groups["billing"].phases
+    assert (phases["target"], phases["reconcile"]) == ((1, 1.0), (1, 2.0))
+    assert sum(made.phases["reconcile"].counts) == 1
+    assert (made.completed, len(made.groups["billing"].unexplained)) == (1, 5)
+
+
 def test_labels_and_groups_have_a_bound() -> None:
     made = Tallies(groups_max=2)
     made.observe([entry("commit_refused", error=f"E{number}") for number in range(80)])
