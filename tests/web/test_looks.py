@@ -307,6 +307,7 @@ _ISSUED = """async () => {
   const named = (id) => ({ id, client_id: id, host: "h" });
   const of = (type, at_ms, id, more = {}) => ({ type, at_ms, member: id && named(id), ...more });
   const entries = [
+    of("member_id_issued", 500, "deleted"), of("group_removed", 700, null),
     of("member_id_issued", 1000, "late"), of("member_id_issued", 1000, "lost"),
     of("shard_loaded", 2000, null), of("member_id_issued", 3000, "expired"),
     of("pending_member_removed", 3100, "before", { trigger: "pending member expired", waited_ms: 3000 }),
@@ -328,6 +329,7 @@ async def test_what_became_of_clients_that_were_given_a_member_id(shown: Shown, 
     found = await (await open_page(shown)).evaluate(_ISSUED)
     assert found.pop("late")[0] == [[1000, 2000, "forgotten", True], [4000, None, None, False]]
     assert found == {
+        "deleted": [[[500, 700, "forgotten", True]], []],
         "lost": [[[1000, 2000, "forgotten", True]], []],
         "before": [[[100, 3100, "evicted", True]], []],
         "expired": [[[3000, 6000, "evicted", True]], [[4000, 6000, "owe"]]],

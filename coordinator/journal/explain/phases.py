@@ -197,14 +197,14 @@ class _End:
 
 def _pending(rebalance: Rebalance) -> list[Awaited]:
     """Clients that got a member id and have not joined with it. A coordinator that loads the shard knows
-    none: ids are kept in memory only until they are used."""
+    none: ids are kept in memory only until they are used, and no longer than their group."""
     starts = {each.index: each.entry for each in rebalance.starts}
     found: dict[str, Awaited] = {}
     for index, each in enumerate(rebalance.stream[: rebalance.last]):
         if (start := starts.get(index)) is not None:
             for member_id in texts(start, "pending_member_ids"):
                 found.setdefault(member_id, Awaited(Member(member_id, "", ""), True, start.at_ms, None))
-        if each.type in ("shard_loaded", "shard_unloaded"):
+        if each.type in ("shard_loaded", "shard_unloaded", "group_removed"):
             found.clear()
         elif each.member is None:
             continue

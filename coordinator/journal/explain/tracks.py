@@ -121,6 +121,8 @@ class Tracks:
         match entry.type:
             case "shard_loaded":
                 self._loaded(at_ms, lost, was_joining)
+            case "group_removed":
+                self._removed(at_ms)
             case "state_changed":
                 self._state_changed(entry)
             case "target_assigned":
@@ -217,6 +219,12 @@ class Tracks:
                 self._turn_row(key, at_ms, Standing.STABLE)
         if was_joining:
             self.group.turn(at_ms, STABLE if self._ids else EMPTY)
+
+    def _removed(self, at_ms: int) -> None:
+        """The group is deleted: it has no members, but may have given ids to clients."""
+        for key in self._ids.values():
+            self._turn_row(key, at_ms, None)
+        self._ids.clear()
 
     def _there(self, member_id: str, at_ms: int) -> None:
         """A member of a consumer group: it does not wait for the others."""

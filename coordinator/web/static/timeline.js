@@ -6,6 +6,7 @@ import { keyOf } from "/static/rebalances.js";
 
 const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40, TARGET = 12, NEAR_MISS_MS = 1000, PENDING_MIN = 3;
 const EVICTIONS = new Set(["session expired", "new member expired", "sync timed out", "rebalance timed out", "group full", "revocation timed out", "pending member expired"]);
+const FORGETS = new Set(["shard_loaded", "shard_unloaded", "group_removed"]);
 const PREPARING = "PreparingRebalance";
 const REVOKES = "has partitions to give up that others wait for";
 const PENDING = "was given a member id and has not joined with it";
@@ -43,13 +44,13 @@ export function lives(timeline, group) {
     if (isPending(member)) added(member, at);
     else if (!life(member).spans.length) opened(member, -Infinity);
   };
-  // Ids are kept in memory only until they are used.
+  // Ids are kept in memory only until they are used, and no longer than their group.
   const forgotten = (at) => {
     for (const { member } of found.values()) if (isPending(member)) closed(member, at, "forgotten");
   };
   for (const entry of timeline.entries) {
     const { member, at_ms: at } = entry;
-    if (entry.type === "shard_loaded" || entry.type === "shard_unloaded") forgotten(at);
+    if (FORGETS.has(entry.type)) forgotten(at);
     if (!member || !member.id) continue;
     switch (entry.type) {
       case "member_id_issued": opened(member, at, true); break;

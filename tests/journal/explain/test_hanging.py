@@ -94,6 +94,16 @@ def test_an_id_from_before_the_coordinator_moved_is_not_waited_for(kind: str) ->
     assert [each.member for each in found.waiting] == [WEB_1]
 
 
+def test_an_id_that_a_deleted_group_gave_is_not_waited_for() -> None:
+    life = Life().at(-3_600_000).add("member_id_issued", GHOST, expires_ms=T0 - 1_800_000)
+    life.at(-3_500_000).add("group_removed", trigger="requested")
+    life.at(-10_000).rebalanced(WEB_1, "member joined")
+    life.at(0).preparing(WEB_2, "member joined", waiting_for=(WEB_1,))
+    found = why(life, 10_000)
+    assert found.diagnosis.value == "slow-join"
+    assert [each.member for each in found.waiting] == [WEB_1]
+
+
 def test_an_id_from_before_it_moved_does_not_hide_one_from_after_it() -> None:
     life = Life().at(-30_000).add("member_id_issued", GHOST, expires_ms=T0 + 15_000)
     life.at(-20_000).shard_event("shard_loaded")

@@ -88,6 +88,12 @@ def test_who_only_has_an_id_is_no_member_of_the_generation() -> None:
     assert tracks["web-1"] == [(0, None, Standing.PENDING)]
 
 
+def test_who_only_had_an_id_is_gone_with_the_group() -> None:
+    life = Life().at(0).add("member_id_issued", WEB_1).at(500).add("group_removed", trigger="requested")
+    (track,) = Tracks(life.entries).members
+    assert spans(track) == [(0, 500, Standing.PENDING)]
+
+
 def test_who_was_dropped_from_the_generation_stays_out() -> None:
     life = Life().at(-60_000).add("member_added", WEB_1).add("member_added", WEB_2).at(0)
     life.preparing(WEB_1, "leader rejoined", waiting_for=(WEB_2,)).at(100)
