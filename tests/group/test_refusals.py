@@ -212,6 +212,17 @@ def test_a_commit_refused_while_nobody_has_the_partition(harness: Harness) -> No
     assert bob in harness.group().members
 
 
+def test_a_refused_commit_of_a_static_member_says_its_instance(harness: Harness) -> None:
+    """OffsetCommit has it from version 7 on; aiokafka sends version 3 at most."""
+    [alice] = stable(harness, "alice", instance_id="pod-a")
+    for member_id, told_as in ((alice, "pod-a"), ("ghost", None)):
+        harness.take_events()
+        commit = commit_request({("orders", 0): 5}, member_id=member_id, generation_id=7)
+        harness.ask(Shard.commit_offsets, commit, COMMIT)
+        [refused] = told(harness, CommitRefused)
+        assert refused.member == MemberIdentity(member_id, "alice", "/10.0.0.1", told_as)
+
+
 def test_the_generation_of_a_commit_may_be_too_long_ago_to_say_when_it_ended(harness: Harness) -> None:
     [alice] = stable(harness, "alice")
     for generation_id in range(2, 21):

@@ -92,9 +92,10 @@ def tell_commit_refused(group: Refusing, request: Commit, refusal: KafkaError, s
     if not group.rate_limiters.commits_refused.allows(group.group_id, step.now_ms):
         return
     context, generation_id = step.context, request.generation_id_or_member_epoch
-    identity = MemberIdentity(
-        request.member_id, context.client_id, context.client_host, request.group_instance_id
-    )
+    member, instance_id = group.members.get(request.member_id), request.group_instance_id
+    if member is not None and instance_id is None:
+        instance_id = member.group_instance_id  # requests below version 7 have none
+    identity = MemberIdentity(request.member_id, context.client_id, context.client_host, instance_id)
     ended_ms = group.ended_ms(generation_id)
     topic, partition = _first_partition(request)
     owner = ownership.owner(group.ownership, topic, partition)

@@ -170,8 +170,15 @@ def mentioned(entry: Entry) -> list[Member]:
 
 
 def everybody(entries: Iterable[Entry]) -> dict[str, Member]:
-    """All members in the entries, by id."""
-    return {each.id: each for entry in entries for each in mentioned(entry)}
+    """All members in the entries, by id, as last mentioned; requests do not always say a static member's
+    instance."""
+    found: dict[str, Member] = {}
+    for entry in entries:
+        for each in mentioned(entry):
+            known = found.get(each.id)
+            if known is None or known.instance is None or each.instance is not None:
+                found[each.id] = each
+    return found
 
 
 _THERE: Final = frozenset(

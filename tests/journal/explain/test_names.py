@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.coordinator.journal.entries import Member
-from muster.coordinator.journal.explain import about, explain
+from muster.coordinator.journal.explain import Tracks, about, explain
 from muster.coordinator.journal.explain.facts import present
 from muster.coordinator.journal.explain.names import names_in
 from muster.coordinator.journal.names import Names
@@ -73,6 +73,14 @@ def test_a_journal_tells_who_is_there() -> None:
     life.add("member_removed", one, trigger="member left")
     names = names_in(life.entries)
     assert (names.short(one), names.short(other)) == ("app/111111", "app")
+
+
+def test_a_static_member_keeps_its_name_where_an_entry_does_not_say_its_instance() -> None:
+    static = member("app", instance="pod-a")
+    life = Life().at(0).add("member_added", static).add("commit_refused", static._replace(instance=None))
+    assert names_in(life.entries).short(static.id) == "pod-a"
+    life.add("assigned", owned={static.id: 1})
+    assert [each.name for each in Tracks(life.entries).members] == ["pod-a"]
 
 
 def test_who_is_there_may_be_known_better_than_from_the_entries() -> None:
