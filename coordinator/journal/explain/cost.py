@@ -9,9 +9,20 @@ from typing import Any, Final, NamedTuple
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import pace
 from muster.coordinator.journal.explain.consumer import cost as of_consumers
-from muster.coordinator.journal.explain.facts import Move, counts, flag, lag, lag_before, moves, text, whole
+from muster.coordinator.journal.explain.facts import (
+    Move,
+    counts,
+    flag,
+    growths,
+    lag,
+    lag_before,
+    moves,
+    text,
+    texts,
+    whole,
+)
 from muster.coordinator.journal.explain.pace import BEFORE_MS, WINDOW_MS, FallingBehind
-from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance
+from muster.coordinator.journal.explain.rebalances import FOLLOW_UP_MS, LOOK_ENTRIES_MAX, Rebalance
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, EMPTY, Kind, Trigger
 
 _SILENT_MS: Final = 1_000
@@ -308,16 +319,31 @@ def _rejoined(rebalance: Rebalance) -> dict[str, int]:
 
 
 def _withheld(rebalance: Rebalance) -> dict[tuple[str, int], int]:
-    """Partitions that the previous assignment revoked without giving them to anyone (KIP-429), and when."""
-    for index in range(rebalance.first - 1, max(-1, rebalance.first - LOOK_ENTRIES_MAX), -1):
-        entry = rebalance.stream[index]
+    """Partitions that the assignment just before revoked without giving them to anyone (KIP-429), and when.
+    Those of topics that the group has only now were not withheld, nor is anything from a group without
+    members."""
+    for entry in rebalance.earlier(FOLLOW_UP_MS):
+        if entry.type in ("group_created", "group_removed") or text(entry, "to_state") == EMPTY:
+            break
         if entry.type == "assigned":
+            new = _new_topics(rebalance)
             return {
                 (each.topic, each.partition): entry.at_ms
                 for each in moves(entry)
-                if each.to_member is None and each.from_member is not None
+                if each.to_member is None and each.from_member is not None and each.topic not in new
             }
     return {}
+
+
+def _new_topics(rebalance: Rebalance) -> set[str]:
+    """Topics that did not exist before the rebalance, or that one of its members subscribed to in it."""
+    found: set[str] = set()
+    for each in rebalance.entries:
+        if each.type == "topics_grown":
+            found.update(growth.topic for growth in growths(each) if growth.before == 0)
+        elif each.type == "metadata_changed":
+            found.update(texts(each, "topics_added"))
+    return found
 
 
 # --- lag ----------------------------------------------------------------------------------------------------

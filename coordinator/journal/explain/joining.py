@@ -17,12 +17,11 @@ from muster.coordinator.journal.explain.leaving import (
     too_early,
 )
 from muster.coordinator.journal.explain.names import count, duration, listed
+from muster.coordinator.journal.explain.rebalances import FOLLOW_UP_MS
 from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Kind, Trigger
 
 _ALIVE_MS: Final = 15_000
 """A member heard of this recently over an open connection is considered alive."""
-_FOLLOW_UP_MS: Final = 60_000
-"""How soon after partitions were withheld the follow-up rebalance begins."""
 _RESTARTS_MIN: Final = 2
 _OF_OTHERS: Final = (
     "it asked for a rebalance for its own reasons: this does not look like a consumer group. Kafka Connect "
@@ -269,7 +268,7 @@ def cooperative_follow_up(case: Case) -> Finding | None:
         evidence.append("its topics are the same, and it owns other partitions than before")
     if says_so:
         evidence.extend(case.said)
-    assigned = next(case.earlier("assigned", window_ms=_FOLLOW_UP_MS), None)
+    assigned = next(case.earlier("assigned", window_ms=FOLLOW_UP_MS), None)
     withheld = None if assigned is None else whole(assigned, "lost")
     if withheld:
         evidence.append(f"the rebalance before left {count(withheld, 'partition')} without an owner")

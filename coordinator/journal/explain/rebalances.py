@@ -31,6 +31,8 @@ from muster.coordinator.journal.explain.vocabulary import (
 
 LOOK_ENTRIES_MAX: Final = 3_000
 """How many entries before or after another are searched to explain it."""
+FOLLOW_UP_MS: Final = 60_000
+"""How soon after partitions were withheld the follow-up rebalance begins."""
 _COMPLETED: Final = "rebalance_completed"
 BOUNDS: Final = frozenset({"state_changed", _COMPLETED, "epoch_bumped", "shard_loaded", "shard_unloaded"})
 """Entries that change the state or epoch of the group, or end its stay with a coordinator."""

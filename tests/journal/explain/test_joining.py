@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain import Explanation, explain
 from muster.coordinator.journal.explain.facts import everybody
-from tests.journal.explain.writing import WEB_1, WEB_2, WEB_3, Life, member
+from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
 
 
 def why(life: Life, generation: int | None = None) -> Explanation:
@@ -353,6 +355,30 @@ def test_withheld_partitions_make_that_certain() -> None:
     assert said(found) == ("cooperative-follow-up", "certain")
     assert found.cost is not None
     assert [(each.partitions, each.ms) for each in found.cost.unowned] == [((("orders", 3),), 300)]
+
+
+@pytest.mark.parametrize("story", ["late", "new topic", "subscribed", "emptied", "deleted"])
+def test_what_nobody_had_for_other_reasons_is_no_cost_of_the_next_rebalance(story: str) -> None:
+    life = Life().at(0).add("heartbeat_late", WEB_1, late_ms=5_000).preparing(WEB_1, "leader rejoined")
+    moves = [["orders", 3, WEB_1.id, None]]
+    life.joined().at(200).add("assigned", WEB_1, partitions=5, kept=5, moved=0, lost=1, moves=moves)
+    life.stable(WEB_1, "leader rejoined", 0, 100)
+    if story == "emptied":
+        life.at(300).add("member_removed", WEB_1, trigger="member left").preparing(WEB_1, "member left")
+        life.add("state_changed", from_state="PreparingRebalance", to_state="Empty")
+        life.completed(WEB_1, "member left", 300, 300, members=0)
+    elif story == "deleted":
+        life.at(300).add("group_removed", trigger="requested")
+    now = 70_000 if story == "late" else 5_000
+    life.at(now)
+    if story == "new topic":
+        life.add("topics_grown", WEB_1, trigger="leader rejoined", topics=[["orders", 0, 4]])
+    elif story == "subscribed":
+        life.add("metadata_changed", WEB_1, trigger="leader rejoined", topics_added=["orders"])
+    life.preparing(WEB_1, "leader rejoined").at(now + 100).joined().at(now + 200)
+    life.add("assigned", WEB_1, partitions=6, kept=5, moved=0, moves=[["orders", 3, None, WEB_1.id]])
+    found = why(life.stable(WEB_1, "leader rejoined", now, now + 100))
+    assert (found.started_ms, found.cost) == (T0 + now, None)
 
 
 def test_what_a_rebalance_withholds_itself_is_not_from_the_one_before() -> None:
