@@ -63,7 +63,8 @@ async def groups(request: web.Request) -> web.Response:
     listed, turns = [], facts.Turns()
     for number, each in enumerate(found[:limit]):
         await turns.next()
-        listed.append(_summary(request, each, trend=number < _TRENDS_MAX))
+        lags = await each.broker.lag.in_turns(each.group.group_id)
+        listed.append(_summary(request, each, lags, trend=number < _TRENDS_MAX))
     return web.json_response(
         {
             "at_ms": facts.any_broker(brokers).clock.now_ms(),
@@ -80,10 +81,11 @@ def _rank(group: GroupView) -> int:
     return 0 if group.is_rebalancing else 1 if group.is_stable else 2
 
 
-def _summary(request: web.Request, held: facts.Held, *, trend: bool = True) -> dict[str, Any]:
+def _summary(
+    request: web.Request, held: facts.Held, lags: Sequence[PartitionLag], *, trend: bool = True
+) -> dict[str, Any]:
     broker, group, offsets = held.broker, held.group.view(), held.offsets
     now_ms, digest = broker.clock.now_ms(), request.app[LATELY].of(group.group_id)
-    lags = broker.lag.of(group.group_id)
     lag = _total(lags)
     request.app[TRENDS].note(group.group_id, now_ms, lag)
     points = request.app[TRENDS].of(group.group_id, now_ms, () if digest is None else digest.lags)
@@ -175,9 +177,10 @@ async def group(request: web.Request) -> web.Response:
         owners.update((each, member.member_id) for each in assigned or ())
         if len(members) < MEMBERS_MAX:
             members.append(_member(group, member, names, assigned, now_ms))
+    lags = await held.broker.lag.in_turns(group.group_id)
     return web.json_response(
         {
-            **_summary(request, held),
+            **_summary(request, held, lags),
             "at_ms": now_ms,
             "leader": group.leader,
             "members": members,
@@ -186,8 +189,8 @@ async def group(request: web.Request) -> web.Response:
                 {**_identity(each.identity, names), "issued_ms": each.issued_ms}
                 for each in group.pending[:MEMBERS_MAX]
             ],
-            "partitions": _partitions(held, owners)[:PARTITIONS_MAX],
-            "more_partitions": max(len(held.offsets.keys() | owners.keys()) - PARTITIONS_MAX, 0),
+            "partitions": await _partitions(held, owners, lags, turns),
+            "more_partitions": max(len({*held.offsets, *owners}) - PARTITIONS_MAX, 0),
             "brokers": [facts.broker_json(each) for each in brokers.running],
         }
     )
@@ -224,12 +227,28 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-def _partitions(held: facts.Held, owners: dict[TopicPartition, str]) -> list[dict[str, Any]]:
-    """Committed and assigned partitions, by topic and partition."""
-    lags = {(each.topic, each.partition): each for each in held.broker.lag.of(held.group.group_id)}
+async def _partitions(
+    held: facts.Held, owners: dict[TopicPartition, str], lags: Iterable[PartitionLag], turns: facts.Turns
+) -> list[dict[str, Any]]:
+    """The first committed and assigned partitions, by topic and partition."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in {*held.offsets, *owners}:
+        await turns.next()
+        by_topic.setdefault(topic, []).append(partition)
+    shown: list[TopicPartition] = []
+    for topic in sorted(by_topic):
+        await turns.next()
+        shown += [(topic, partition) for partition in sorted(by_topic[topic])]
+        if len(shown) >= PARTITIONS_MAX:
+            break
+    of_partition = {}
+    for each in lags:
+        await turns.next()
+        of_partition[each.topic, each.partition] = each
     found = []
-    for topic, partition in sorted(held.offsets.keys() | owners.keys()):
-        committed, lag = held.offsets.get((topic, partition)), lags.get((topic, partition))
+    for topic, partition in shown[:PARTITIONS_MAX]:
+        await turns.next()
+        committed, lag = held.offsets.get((topic, partition)), of_partition.get((topic, partition))
         found.append(
             {
                 "topic": topic,

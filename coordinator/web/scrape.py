@@ -227,17 +227,18 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
                 state=view.state,
                 members=view.members,
                 offsets=committed,
-                lags=_lags(scrape, broker, group.group_id),
+                lags=await _lags(scrape, broker, group.group_id),
                 owners=owners,
                 tally=tallies.copy_of(group.group_id),
             )
         )
 
 
-def _lags(scrape: Scrape, broker: Broker, group_id: str) -> dict[tuple[str, int], PartitionLag]:
+async def _lags(scrape: Scrape, broker: Broker, group_id: str) -> dict[tuple[str, int], PartitionLag]:
     """A group's lags; none as long as an end has yet to be read, since the sum would look as if it had caught
     up."""
-    there = [each for each in broker.lag.of(group_id) if broker.catalogue.by_name(each.topic) is not None]
+    lags = await broker.lag.in_turns(group_id)
+    there = [each for each in lags if broker.catalogue.by_name(each.topic) is not None]
     unread = any(each.unread for each in there)
     known = [] if unread else [each for each in there if each.lag is not None]
     _note_left_out(scrape, UNKNOWN_LAGS, len(there) - len(known))

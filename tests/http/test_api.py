@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from yarl import URL
 
+from muster.coordinator.observe.lag import Lag, PartitionLag
 from muster.coordinator.web import api
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.group_admin import DeleteGroupsRequest
@@ -245,6 +246,31 @@ async def test_brokers_of_one_process_are_shown_together_and_moves_keep_the_past
     kinds = [each["type"] for each in past["entries"]]
     assert kinds.count("member_added") == 1
     assert kinds.index("member_added") < kinds.index("shard_loaded", kinds.index("member_added"))
+
+
+async def test_a_look_at_groups_takes_their_lag_once_and_in_turns(
+    shown: Shown, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group may have thousands of partitions."""
+    assert await member.commit({0: 0, 1: 0, 2: 0}) is ErrorCode.NONE
+    asked: list[str] = []
+    in_turns = Lag.in_turns
+
+    async def counted(lag: Lag, group_id: str) -> list[PartitionLag]:
+        asked.append(group_id)
+        return await in_turns(lag, group_id)
+
+    def at_once(lag: Lag, group_id: str) -> list[PartitionLag]:
+        raise AssertionError(f"the lag of {group_id} at once")
+
+    monkeypatch.setattr(Lag, "in_turns", counted)
+    monkeypatch.setattr(Lag, "of", at_once)
+    for path in ("/api/groups/billing", "/api/groups", "/metrics"):
+        asked.clear()
+        await shown.text(path)
+        assert asked == ["billing"]
+    _, group = await shown.get("/api/groups/billing")
+    assert [(each["partition"], each["lag"]) for each in group["partitions"]] == [(0, 0), (1, 0), (2, 0)]
 
 
 async def test_long_lists_are_cut_and_say_so(

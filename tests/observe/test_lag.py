@@ -168,6 +168,43 @@ async def world() -> AsyncIterator[World]:
     world.lag.close()
 
 
+async def test_the_lag_of_a_huge_group_lets_others_have_their_turn(world: World) -> None:
+    turns_taken = 0
+    done = asyncio.Event()
+
+    async def others() -> None:
+        nonlocal turns_taken
+        while not done.is_set():
+            await asyncio.sleep(0)
+            turns_taken += 1
+
+    for partition in range(2_000):
+        world.log("t", partition, 10)
+        world.commit(4, partition=partition)
+    watching = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    await world.lag.read([GROUP])
+    assert turns_taken >= 38, "to list the partitions, and to note their ends"
+    turns_taken = 0
+    found = await world.lag.in_turns(GROUP)
+    assert turns_taken >= 19
+    done.set()
+    await watching
+    assert sorted(found) == world.lag.of(GROUP)
+    assert {each.lag for each in found} == {6}
+
+
+async def test_partitions_may_go_while_lag_is_told(world: World) -> None:
+    for partition in range(150):
+        world.log("t", partition, 10)
+        world.commit(4, partition=partition)
+    telling = asyncio.create_task(world.lag.in_turns(GROUP))
+    await asyncio.sleep(0)
+    for partition in range(120, 150):
+        del world.offsets[GROUP]["t", partition]
+    assert sorted(await telling) == world.lag.of(GROUP)
+
+
 async def test_the_lag_of_a_group(world: World) -> None:
     world.log("t", 0, 10)
     world.log("t", 1, 10)
