@@ -39,7 +39,8 @@ class Look(NamedTuple):
     """The high watermark."""
     records: list[dict[str, Any]]
     left_out: list[dict[str, Any]]
-    """Batches not shown, and why."""
+    """Batches not shown between those records, or before or behind them if all that were read are shown;
+    and why."""
     cut: bool
     """More were requested than one look may read."""
 
@@ -69,7 +70,10 @@ async def newest(broker: Broker, topic: Topic, partition: int, *, before: int | 
         high = min(low, *firsts) if firsts else low
         step *= 4
     cut = len(found.records) < limit and high > start
-    return await asyncio.to_thread(_shown, start, end, found.records[-limit:], found.left_out, limit, cut)
+    some, left_out = found.records[-limit:], found.left_out
+    if len(some) < len(found.records):
+        left_out = [each for each in left_out if each["offset"] > some[0].offset]
+    return await asyncio.to_thread(_shown, start, end, some, left_out[-RECORDS_MAX:], limit, cut)
 
 
 async def since(broker: Broker, topic: Topic, partition: int, *, offset: int, limit: int) -> Look:
@@ -85,7 +89,10 @@ async def since(broker: Broker, topic: Topic, partition: int, *, offset: int, li
         found = _Found(found.records + piece.records, found.left_out + piece.left_out)
         low = _behind(data)
     cut = len(found.records) < limit and low < end
-    return await asyncio.to_thread(_shown, start, end, found.records[:limit], found.left_out, limit, cut)
+    some, left_out = found.records[:limit], found.left_out
+    if len(some) < len(found.records):
+        left_out = [each for each in left_out if each["offset"] < some[-1].offset]
+    return await asyncio.to_thread(_shown, start, end, some, left_out[:RECORDS_MAX], limit, cut)
 
 
 class _Reading:
@@ -158,14 +165,19 @@ def _decode(data: bytes, low: int, high: int) -> _Found:
 
 
 def _left_out(header: Header, why: str) -> dict[str, Any]:
-    return {"offset": header.base_offset, "records": header.record_count, "why": why}
+    return {
+        "offset": header.base_offset,
+        "last_offset": header.next_offset - 1,
+        "records": header.record_count,
+        "why": why,
+    }
 
 
 def _shown(
     start: int, end: int, some: list[Record], left_out: list[dict[str, Any]], limit: int, cut: bool
 ) -> Look:
     room = min(_FIELD_BYTES_MAX, _SHOWN_BYTES // max(limit, 1))
-    return Look(start, end, [_record_json(each, room) for each in some], left_out[:RECORDS_MAX], cut)
+    return Look(start, end, [_record_json(each, room) for each in some], left_out, cut)
 
 
 def _record_json(record: Record, room: int) -> dict[str, Any]:

@@ -147,7 +147,12 @@ async def test_a_batch_that_unpacks_to_too_much_is_told_of_and_not_shown(shown: 
     await produce(shown.port, values(b"last"))
     _, body = await shown.get("/api/topics/orders/partitions/0/records")
     assert [each["value"]["text"] for each in body["records"]] == ["first", "last"]
-    assert body["left_out"] == [{"offset": 1, "records": 1, "why": "it is larger than 2 MiB"}]
+    assert body["left_out"] == [
+        {"offset": 1, "last_offset": 1, "records": 1, "why": "it is larger than 2 MiB"}
+    ]
+    _, body = await shown.get("/api/topics/orders/partitions/0/records?offset=0&limit=1")
+    assert [each["offset"] for each in body["records"]] == [0]
+    assert body["left_out"] == [], "the next look tells of it"
 
 
 async def test_one_look_reads_a_bounded_number_of_bytes(shown: Shown) -> None:

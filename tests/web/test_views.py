@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from muster.coordinator.web import records as looks
 from muster.coordinator.web import topics_api
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Show, Shown
@@ -94,6 +95,28 @@ async def test_records_are_shown_as_what_they_are_and_page_by_page(shown: Shown,
     await page.get_by_label("From offset").fill("x")
     await page.keyboard.press("Enter")
     await expect(page.locator("#records-said")).to_contain_text("offset: 'x' is not a whole number")
+
+
+async def test_batches_that_are_not_shown_are_no_dead_end(
+    shown: Shown, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "_READ_BYTES_MAX", 1)  # one read for a look
+    monkeypatch.setattr(looks, "_UNPACKED_BYTES_MAX", 1_000)
+    for some in ([b"old"], [b"x" * 900] * 2, [b"x" * 900] * 2):
+        await produce(shown.port, values(*some))
+    page = await open_page(shown, "/#/topics/orders/0")
+    said, none = page.locator("#records-said"), page.locator("#records-empty")
+    for offset in (3, 1):
+        await expect(said).to_contain_text(f"A batch of 2 records at offset {offset} is not shown")
+        await expect(none).to_contain_text("There may be others before and after them.")
+        await page.get_by_role("button", name="Older").click()
+    rows = page.locator("#records tbody tr")
+    await expect(rows).to_have_count(1)
+    await expect(none).to_be_hidden()
+    await expect(page.locator("#records-older")).to_be_disabled()
+    await page.get_by_role("button", name="Newer").click()
+    await expect(said).to_contain_text("at offset 1 is not shown")
+    await expect(page.locator("#records-newer")).to_be_disabled()
 
 
 async def test_what_is_empty_says_what_to_do(show: Show, open_page: Open) -> None:

@@ -8,7 +8,7 @@ import { table } from "/static/table.js";
 
 const LINE = 160;
 
-const state = { topic: "", partition: "", query: "", due: false, body: null };
+const state = { topic: "", partition: "", query: "", due: false, first: null, last: null };
 
 const records = table($("records"), {
   key: (each) => each.offset,
@@ -107,26 +107,37 @@ function take(query) {
 }
 
 function show(body) {
-  state.body = body;
   const listed = body.records.toReversed();
   records.show([]);
   records.show(listed);
   const first = body.records[0]?.offset ?? null, last = body.records.at(-1)?.offset ?? null;
-  $("records-older").disabled = first === null || first <= body.start;
-  $("records-newer").disabled = last === null || last >= body.end - 1;
+  // What was looked at has also the batches that are not shown.
+  const offsets = [first, last, ...body.left_out.flatMap((each) => [each.offset, each.last_offset])].filter((each) => each !== null);
+  state.first = offsets.length ? Math.min(...offsets) : null;
+  state.last = offsets.length ? Math.max(...offsets) : null;
+  $("records-older").disabled = state.first === null || state.first <= body.start;
+  $("records-newer").disabled = state.last === null || state.last >= body.end - 1;
   const where = body.end === body.start ? "" : `; the partition has ${number(body.start)} to ${number(body.end - 1)}`;
   const what = first === null ? "no records" : `${count(listed.length, "record")}, offsets ${number(first)} to ${number(last)}`;
   const left = body.left_out.map((each) => ` A batch of ${count(each.records, "record")} at offset ${number(each.offset)} is not shown: ${each.why}.`);
   put($("records-said"), `${what}${where} · times in ${zoneOf(listed.map((each) => each.timestamp_ms).filter((at) => at >= 0))}.${body.cut ? " More match, but one look reads only 4 MiB." : ""}${left.join("")}`);
   $("records-empty").hidden = listed.length > 0;
-  const none = body.end === body.start ? "The partition is empty. Produce to it, then press Newest." : "No records here: compaction or retention may have removed them. Newest shows what remains.";
+  const none = noneHere(body);
   redraw($("records-empty"), none, () => [none]); // as refusals are
   announce(what);
 }
 
+/** Why a look has no records. */
+function noneHere({ start, end, left_out: left, cut }) {
+  if (end === start) return "The partition is empty. Produce to it, then press Newest.";
+  if (left.length) return "The records here are not shown, for the reasons given above. There may be others before and after them.";
+  if (cut) return "No records in the 4 MiB that one look reads. There may be others before and after them.";
+  return "No records here: compaction or retention may have removed them. Newest shows what remains.";
+}
+
 $("records-newest").addEventListener("click", () => take(""));
-$("records-older").addEventListener("click", () => take(`before=${state.body.records[0].offset}`));
-$("records-newer").addEventListener("click", () => take(`offset=${state.body.records.at(-1).offset + 1}`));
+$("records-older").addEventListener("click", () => take(`before=${state.first}`));
+$("records-newer").addEventListener("click", () => take(`offset=${state.last + 1}`));
 $("records-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const wanted = $("records-offset").value.trim();
@@ -139,7 +150,7 @@ export const view = {
   title: (topic, partition) => `${topic}-${partition}`,
   json: (topic, partition) => `${topicPath(topic)}/partitions/${partition}/records`,
   open(topic, partition) {
-    Object.assign(state, { topic, partition, query: "", due: true, body: null });
+    Object.assign(state, { topic, partition, query: "", due: true, first: null, last: null });
     $("records-topic").href = topicLink(topic);
     put($("records-topic"), topic);
     put($("records-partition"), `partition ${partition}`);
