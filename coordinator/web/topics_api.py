@@ -102,7 +102,8 @@ async def topic(request: web.Request) -> web.Response:
     skip = whole_number(request, "skip", 0, 2**31 - 1, lowest=0)
     found = topic_facts.named(brokers, request.match_info["topic"])
     numbers = range(found.partitions)[skip : skip + limit]
-    measured = await topic_facts.measure(brokers, [(found, each) for each in numbers])
+    of_all = _to_measure([found])  # the totals are of all partitions, whichever are listed
+    measured = await topic_facts.measure(brokers, of_all or [(found, each) for each in numbers])
     readers = await topic_facts.readers(brokers, found.name)
     broker = facts.any_broker(brokers)
     partitions = []

@@ -86,6 +86,7 @@ async def test_a_topic_has_its_partitions_with_leader_bounds_and_readers(
     _, page = await shown.get("/api/topics/orders?skip=1&limit=1")
     assert [each["partition"] for each in page["partitions"]] == [1]
     assert page["more_partitions"] == 1
+    assert (page["records"], page["end"], page["size_bytes"]) == (12, 12, body["size_bytes"])
     status, refused = await shown.get("/api/topics/no%20such")
     assert (status, refused) == (404, {"error": "there is no topic 'no such'"})
 
