@@ -35,8 +35,10 @@ _WAIT_S: Final = 0.5
 """How often the end conditions are checked."""
 _AT_ONCE: Final = 5_000
 """Records printed together."""
-_OUTSIDE: Final = ("UNJOINED", "PREPARING_REBALANCE", "JOINING")
-"""The memberships of those who are about to join."""
+_WAITING: Final = ("PREPARING_REBALANCE", "COMPLETING_REBALANCE")
+"""The memberships of those who wait for other members, or for what they are assigned."""
+_OUTSIDE: Final = (*_WAITING, "UNJOINED", "JOINING")
+"""The memberships of those who have yet to join."""
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 Show = Callable[[Record], bytes]
@@ -386,7 +388,7 @@ class _Patience:
         self._joins_since = self._fails_since = 0.0
         self._is_joining = self._has_said_so = False
         self._waits_at: float | None = None
-        """The last look, if a JoinGroup was in flight then."""
+        """The last look, if a JoinGroup or SyncGroup was in flight then."""
 
     def check(self, health: Health) -> None:
         """Raise Failed if partitions were unreadable, the coordinator unresponsive or joining refused for too
@@ -411,7 +413,7 @@ class _Patience:
         if not self._is_joining:
             self._is_joining = True
             self._joins_since = self._fails_since = now
-        if health.membership == "PREPARING_REBALANCE":
+        if health.membership in _WAITING:
             self._waits_at = now
             if waits_at is not None:  # This wait is not held against a refusal that follows.
                 self._fails_since += now - waits_at

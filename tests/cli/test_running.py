@@ -212,10 +212,11 @@ def test_a_group_that_cannot_be_joined_is_not_waited_for_without_end(
     assert error in said
 
 
-def test_a_member_that_has_to_wait_for_its_group_says_so(broker: Broker) -> None:
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
+def test_a_member_that_has_to_wait_for_its_group_says_so(broker: Broker, api: str) -> None:
     run(broker.bootstrap, "produce", "t", stdin=b"x\n")
     options = ("consume", "t", "--group", "g", "--from-beginning", "--max-messages", "1", "--timeout", "1")
-    with broker.faults.add(api="JoinGroup", group="g", delay="1h", times=None):
+    with broker.faults.add(api=api, group="g", delay="1h", times=None):
         process = started(broker.bootstrap, *options)
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -238,13 +239,14 @@ def test_a_member_that_has_waited_for_its_group_gets_over_a_passing_error(broker
     assert (process.returncode, out, refusals.fired) == (0, b"x\n", 4), err
 
 
-def test_a_member_that_waits_for_its_group_again_has_no_idle_topic(broker: Broker) -> None:
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
+def test_a_member_that_waits_for_its_group_again_has_no_idle_topic(broker: Broker, api: str) -> None:
     broker.create_topic("t", 1)
     group = broker.group("g")
     process = started(broker.bootstrap, "consume", "t", "--group", "g", "--idle-timeout", "8")
     assert process.stderr is not None
     process.stderr.readline()  # the member has been assigned
-    with broker.faults.add(api="JoinGroup", group="g", delay="1h", times=None) as rule:
+    with broker.faults.add(api=api, group="g", delay="1h", times=None) as rule:
         group.evict(group.members[0].id)
         rule.hit()
         broker.produce("t", [b"x"])
