@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from muster.client.admin import offsets as offset_calls
-from muster.client.admin.answers import failure_of
 from muster.client.admin.groups import GroupDescription, MemberDescription
-from muster.client.admin.offsets import GroupOffsets
-from muster.client.errors import ClientError
+from muster.client.admin.offsets import GroupOffsets, list_group_offsets
 from muster.client.network.cluster import Cluster
-from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.coordinator.commands.group_reads import log_ends, of_groups
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.names import Names
 from muster.protocol.errors import ErrorCode, KafkaError
-
-_ENDS_SHARE: Final = 1 / 3
-"""How much of the remaining time the look-up of log ends may take: a partition without a leader takes all."""
 
 
 class Position(NamedTuple):
@@ -41,10 +35,10 @@ class Described(NamedTuple):
 
 
 class Description(NamedTuple):
-    """Groups, and why the log ends of some partitions are unknown."""
+    """Groups, and why the positions of other groups, and the log ends of some partitions, are unknown."""
 
     groups: list[Described]
-    failures: Mapping[TopicPartition, KafkaError]
+    failures: Mapping[str, KafkaError]
 
 
 class View(NamedTuple):
@@ -80,38 +74,32 @@ def members_of(group: GroupDescription) -> list[Member]:
 async def describe(
     cluster: Cluster, groups: Mapping[str, GroupDescription], until: float, *, positions: bool
 ) -> Description:
-    """Describe groups, with their positions if `positions`."""
-    if not positions:
+    """Describe groups, with their positions if `positions`. That a topic was deleted is no failure. Raises
+    ClientError and KafkaError if no group's positions are known."""
+    if not positions or not groups:
         return Description([Described(group, []) for group in groups.values()], {})
-    committed = (await offset_calls.list_group_offsets(cluster, groups, until)).raise_for_failures()
+    outcomes = await of_groups(list_group_offsets, cluster, groups, until)
+    committed, failures = outcomes.succeeded, failures_of_groups(outcomes.failed)
+    if not committed:
+        outcomes.raise_for_failures()
     assigned = {
         name: {where: member for member in group.members for where in member.assignment or []}
         for name, group in groups.items()
     }
-    wanted = {name: sorted({*committed[name], *assigned[name]}) for name in groups}
-    ends, failures = await _ends(cluster, {where for each in wanted.values() for where in each}, until)
+    wanted = {name: sorted({*offsets, *assigned[name]}) for name, offsets in committed.items()}
+    ends, unknown = await log_ends(cluster, {where for each in wanted.values() for where in each}, until)
+    deleted = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    failures |= {str(where): error for where, error in unknown.items() if error.code != deleted}
     described = [
-        Described(group, _positions(wanted[name], committed[name], ends, assigned[name]))
-        for name, group in groups.items()
+        Described(groups[name], _positions(wanted[name], offsets, ends, assigned[name]))
+        for name, offsets in committed.items()
     ]
     return Description(described, failures)
 
 
-async def _ends(
-    cluster: Cluster, partitions: set[TopicPartition], until: float
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
-    """The log end offsets, and why others are unknown: committed offsets are shown nevertheless, and soon.
-    That a topic was deleted is no failure."""
-    until = deadline((until - deadline(0)) * _ENDS_SHARE)
-    try:
-        found = await offset_calls.list_offsets(
-            cluster, dict.fromkeys(partitions, offset_calls.LATEST), until
-        )
-    except (ClientError, KafkaError) as error:
-        return {}, dict.fromkeys(sorted(partitions), failure_of(error))
-    ends = {where: end.offset for where, end in found.succeeded.items() if end is not None}
-    deleted = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ends, {where: error for where, error in sorted(found.failed.items()) if error.code != deleted}
+def failures_of_groups(failed: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
+    """Failures by what they are about, for error messages."""
+    return {f"group {name}": error for name, error in failed.items()}
 
 
 def _positions(

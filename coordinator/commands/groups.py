@@ -12,9 +12,10 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import group_offsets, group_timeline, group_views, group_why, output
+from muster.coordinator.commands.group_reads import of_groups
 from muster.coordinator.commands.options import actions, any_name, command, one_of
 from muster.coordinator.commands.run import Usage, report_failures, report_outcomes, require_names_or_all
-from muster.protocol.errors import ErrorCode
+from muster.protocol.errors import ErrorCode, KafkaError
 
 _LIST_JSON = """\
 JSON: [{"group_id": text, "type": text, "protocol_type": text, "state": text}], by group id"""
@@ -156,9 +157,9 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
     require_names_or_all("GROUP", bool(given.groups), "--all-groups", given.all_groups)
     until = deadline(given.timeout)
     wanted = await _all_groups(cluster, until) if given.all_groups else given.groups
-    groups = await _existing(cluster, wanted, until, may_be_gone=given.all_groups)
+    groups, failures = await _existing(cluster, wanted, until, may_be_gone=given.all_groups)
     positions = given.output == "json" or given.view == "offsets"
-    described, failures = await group_views.describe(cluster, groups, until, positions=positions)
+    described, more_failures = await group_views.describe(cluster, groups, until, positions=positions)
     if given.output == "json":
         print(output.document([group_views.as_json(each) for each in described]))
     else:
@@ -170,7 +171,7 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
         _show(given, view)
         if given.view == "offsets" and not given.all_groups:
             _say_whose_positions_are_unknown(given, described)
-    return report_failures(given, {str(where): error for where, error in failures.items()})
+    return report_failures(given, {**failures, **more_failures})
 
 
 def _say_whose_positions_are_unknown(given: Namespace, described: list[group_views.Described]) -> None:
@@ -190,13 +191,19 @@ async def _all_groups(cluster: Cluster, until: float) -> list[str]:
 
 async def _existing(
     cluster: Cluster, wanted: list[str], until: float, *, may_be_gone: bool
-) -> dict[str, GroupDescription]:
-    """Groups that exist. `may_be_gone`: not named by the user, so ignore those deleted meanwhile."""
-    outcomes = await group_calls.describe_groups(cluster, wanted, until)
-    for error in outcomes.failed.values():
-        if not (may_be_gone and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
+) -> tuple[dict[str, GroupDescription], dict[str, KafkaError]]:
+    """Groups that exist, and why others cannot be described. `may_be_gone`: not named by the user, so ignore
+    those deleted meanwhile. Raises ClientError and KafkaError if that leaves only failures."""
+    outcomes = await of_groups(group_calls.describe_groups, cluster, wanted, until)
+    failed = {
+        name: error
+        for name, error in outcomes.failed.items()
+        if not (may_be_gone and error.code == ErrorCode.GROUP_ID_NOT_FOUND)
+    }
+    if not outcomes.succeeded:
+        for error in failed.values():
             raise error
-    return outcomes.succeeded
+    return outcomes.succeeded, group_views.failures_of_groups(failed)
 
 
 def _show(given: Namespace, view: group_views.View) -> None:

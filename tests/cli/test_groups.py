@@ -120,6 +120,30 @@ def test_a_broker_that_tells_no_log_ends_hides_no_committed_offset(muster: Muste
     assert [line.split(": ")[1] for line in shown.err.splitlines()] == ["orders-0", "orders-1"]
 
 
+@pytest.mark.parametrize("api", ["DescribeGroups", "OffsetFetch"])
+def test_a_group_without_a_coordinator_hides_no_other(muster: Muster, broker: Broker, api: str) -> None:
+    with_offsets(muster)
+    muster.done("groups", "reset-offsets", "mail", "--topic", "orders", "--to-latest", "--execute")
+    describe = ("groups", "describe", "--output", "csv", "--timeout", "3")
+    with broker.faults.add(api=api, group="mail", error="COORDINATOR_NOT_AVAILABLE", times=None):
+        every, named = muster(*describe, "--all-groups"), muster(*describe, "mail", "billing")
+        alone = muster(*describe, "mail")
+    for shown in (every, named):
+        assert shown.code == 1
+        assert shown.out.splitlines()[1:] == ["billing,orders,0,3,5,2,,,", "billing,orders,1,0,0,0,,,"]
+        (line,) = shown.err.splitlines()
+        assert line.startswith("muster groups describe: group mail: ")
+        assert "COORDINATOR_NOT_AVAILABLE" in line
+    assert (alone.code, alone.out, "COORDINATOR_NOT_AVAILABLE" in alone.err) == (1, "", True)
+
+
+def test_a_group_that_does_not_exist_hides_no_other(muster: Muster) -> None:
+    with_offsets(muster)
+    shown = muster("groups", "describe", "nope", "billing", "--state", "--output", "csv")
+    assert (shown.code, shown.err.count("\n"), "GROUP_ID_NOT_FOUND" in shown.err) == (1, 1, True)
+    assert [line.split(",")[0] for line in shown.out.splitlines()[1:]] == ["billing"]
+
+
 def test_a_group_of_other_members_than_consumers(muster: Muster, broker: Broker) -> None:
     with connect_worker(broker):
         ended = muster("groups", "describe", "workers")
