@@ -21,6 +21,7 @@ from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands.group_events import TOPIC, dates
+from muster.coordinator.commands.group_reads import log_ends, of_groups
 from muster.coordinator.journal.entries import Entry
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -78,26 +79,25 @@ class Watched:
         until = deadline(timeout_s)
         names = self._wanted or [each.group_id for each in await list_groups(self._cluster, until)]
         more = max(len(names) - GROUPS_MAX, 0)
-        found = await describe_groups(self._cluster, names[:GROUPS_MAX], until)
+        found = await of_groups(describe_groups, self._cluster, names[:GROUPS_MAX], until)
         failures = list(found.failed.values())
         if self._wanted and not found.succeeded:
             raise failures[0]
         groups = found.succeeded
-        committed = await list_group_offsets(self._cluster, groups, until)
+        committed = await of_groups(list_group_offsets, self._cluster, groups, until)
         at = time.monotonic()
         positions = {
             name: {where: each.offset for where, each in offsets.items()}
             for name, offsets in committed.succeeded.items()
         }
         partitions = {where for each in positions.values() for where in each}
-        ends = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), until)
-        failures += [*committed.failed.values(), *ends.failed.values()]
+        ends, endless = await log_ends(self._cluster, partitions, until)
+        failures += [*committed.failed.values(), *endless.values()]
         await self._journal.read(until, whole=whole_journal)
         self._rates.add(at, positions)
-        end_of = {where: each.offset for where, each in ends.succeeded.items() if each is not None}
         deleted = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        unknown = {where for where, error in ends.failed.items() if error.code != deleted}
-        rows = [self._row(group, positions.get(name, {}), end_of, unknown) for name, group in groups.items()]
+        unknown = {where for where, error in endless.items() if error.code != deleted}
+        rows = [self._row(group, positions.get(name, {}), ends, unknown) for name, group in groups.items()]
         # Topics and groups deleted meanwhile are not errors.
         gone = (deleted, ErrorCode.GROUP_ID_NOT_FOUND)
         said = next((each.why for each in failures if self._wanted or each.code not in gone), "")

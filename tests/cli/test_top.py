@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -85,6 +86,18 @@ def test_a_lag_is_complete_or_unknown(muster: Muster, broker: Broker) -> None:
     assert "a-0" in partly.err
     muster.done("topics", "delete", "a")
     assert [row["lag"] for row in muster("top", "--output", "json").json] == [5]
+
+
+def test_what_nobody_tells_takes_a_part_of_the_time(muster: Muster, broker: Broker) -> None:
+    broker.create_topic("t", 1)
+    muster.done("groups", "reset-offsets", "g", "--topic", "t", "--to-latest", "--execute")
+    for fault in ({"error": "LEADER_NOT_AVAILABLE"}, {"delay": "1h"}):
+        with broker.faults.add(api="ListOffsets", topic="t", times=None, **fault):
+            began = time.monotonic()
+            shown = muster("top", "--output", "json", "--timeout", "15")
+            assert time.monotonic() - began < 13
+        assert [(row["group_id"], row["partitions"], row["lag"]) for row in shown.json] == [("g", 1, None)]
+        assert shown.err.startswith("muster top: ")
 
 
 def test_a_muster_without_a_journal(capfd: pytest.CaptureFixture[str]) -> None:
