@@ -236,9 +236,7 @@ def _leaders(
                 f"topic {where.topic} has no partition {where.partition}; it has {len(found)}",
             )
         elif found[where.partition] not in nodes:
-            leaders[where] = KafkaError(
-                ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment"
-            )
+            leaders[where] = refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=str(where))
         else:
             leaders[where] = found[where.partition]
     return leaders

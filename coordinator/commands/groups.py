@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.client.admin import groups as group_calls
@@ -171,7 +172,20 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
         _show(given, view)
         if given.view == "offsets" and not given.all_groups:
             _say_whose_positions_are_unknown(given, described)
-    return report_failures(given, {**failures, **more_failures})
+    return report_failures(given, _in_short({**failures, **more_failures}))
+
+
+def _in_short(failures: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
+    """The failures, with those of many for one reason as one: a broker may lead thousands of partitions."""
+    alike: dict[tuple[ErrorCode, str], list[str]] = {}
+    for name, error in failures.items():
+        alike.setdefault((error.code, error.why.removeprefix(f"{name}: ")), []).append(name)
+    short: dict[str, KafkaError] = {}
+    for (code, why), names in alike.items():
+        if len(names) > _NAMED_MAX:
+            names = [f"{', '.join(names[:_NAMED_MAX])} and {len(names) - _NAMED_MAX} more"]
+        short |= dict.fromkeys(names, KafkaError(code, why))
+    return short
 
 
 def _say_whose_positions_are_unknown(given: Namespace, described: list[group_views.Described]) -> None:

@@ -120,6 +120,20 @@ def test_a_broker_that_tells_no_log_ends_hides_no_committed_offset(muster: Muste
     assert [line.split(": ")[1] for line in shown.err.splitlines()] == ["orders-0", "orders-1"]
 
 
+@pytest.mark.parametrize("fault", [{"delay": "1h"}, {"error": "LEADER_NOT_AVAILABLE"}], ids=str)
+def test_one_reason_for_many_partitions_is_said_once(
+    muster: Muster, broker: Broker, fault: dict[str, str]
+) -> None:
+    broker.create_topic("t", 20)
+    muster.done("groups", "reset-offsets", "g", "--topic", "t", "--to-latest", "--execute")
+    with broker.faults.add(api="ListOffsets", times=None, **fault):
+        shown = muster("groups", "describe", "g", "--timeout", "2")
+    assert (shown.code, len(shown.out.splitlines())) == (1, 21)
+    (line,) = shown.err.splitlines()
+    named = ", ".join(f"t-{number}" for number in range(8))
+    assert line.startswith(f"muster groups describe: {named} and 12 more: ")
+
+
 @pytest.mark.parametrize("api", ["DescribeGroups", "OffsetFetch"])
 def test_a_group_without_a_coordinator_hides_no_other(muster: Muster, broker: Broker, api: str) -> None:
     with_offsets(muster)
