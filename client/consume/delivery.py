@@ -227,7 +227,9 @@ class Delivery(Generic[K, V]):
         if self._key_deserializer is None and self._value_deserializer is None:
             return cast("Batch[K, V]", raw)
         keys, key_failure = _mapped(self._key_deserializer, raw.keys)
-        values, value_failure = _mapped(self._value_deserializer, raw.values[: len(keys)])
+        # Whole batches are not copied.
+        readable = raw.values if len(keys) == len(raw) else raw.values[: len(keys)]
+        values, value_failure = _mapped(self._value_deserializer, readable)
         which, failure = ("value", value_failure) if value_failure else ("key", key_failure)
         if failure is not None and not values:
             where, offset = raw.topic_partition, raw.first_offset
@@ -237,7 +239,9 @@ class Delivery(Generic[K, V]):
                 where,
                 offset,
             ) from failure
-        return raw[: len(values)].with_contents(keys[: len(values)], values)
+        if len(values) < len(raw):
+            raw, keys = raw[: len(values)], keys[: len(values)]
+        return raw.with_contents(keys, values)
 
 
 def _mapped(

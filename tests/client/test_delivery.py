@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,15 +127,19 @@ def test_batches_are_taken_up_to_a_number_of_records_and_of_batches() -> None:
     assert [len(each) for each in handing.take(9)] == [5]
 
 
-def test_whole_batches_are_taken_without_a_copy() -> None:
-    class Values(list[bytes]):
+@each("deserializer", [None, bytes.decode])
+def test_whole_batches_are_taken_without_a_copy(deserializer: Callable[[bytes], Any] | None) -> None:
+    class Column(list[Any]):
         def __getitem__(self, index: Any) -> Any:
             assert not isinstance(index, slice), "copied"
             return super().__getitem__(index)
 
     whole = batch(T0, 0, 5)
-    whole.values = Values(whole.values)
-    handing = delivery(whole, batch(T1, 0, 5))
+    whole.keys, whole.values, whole.timestamps = (
+        Column(each) for each in (whole.keys, whole.values, whole.timestamps)
+    )
+    handing: Delivery[Any, Any] = Delivery(value_deserializer=deserializer)
+    handing.add([whole, batch(T1, 0, 5)])
     assert [len(each) for each in handing.take(7)] == [5, 2]
 
 
