@@ -59,6 +59,7 @@ class ClientCredentials:
         timeout_ms: int = _TIMEOUT_MS,
     ) -> None:
         parts = _checked_url(token_url)
+        _check_unicode(client_id=client_id, client_secret=client_secret, scope=scope)
         for name, value in (("client_id", client_id), ("client_secret", client_secret)):
             if not isinstance(value, str) or not value:
                 raise ValueError(f"{name} is missing: it takes what the issuer gave to this client")
@@ -220,6 +221,7 @@ def _checked_url(url: str) -> Any:
     except ValueError:  # an IPv6 address; the URL may hold a password
         raise ValueError("token_url: it takes https://host/path") from None
     try:
+        (parts.hostname or "").encode("idna")  # UnicodeError, a ValueError: a label is empty or too long
         there = parts.scheme in ("https", "http") and parts.hostname and (parts.port or True)
     except ValueError:  # the port
         there = False
@@ -232,6 +234,15 @@ def _checked_url(url: str) -> Any:
     if not beyond_host.isascii() or any(each <= " " or each == "\x7f" for each in url.strip()):
         raise ValueError(f"token_url={shown!r}: write a blank as %20, and what is not ASCII likewise")
     return parts
+
+
+def _check_unicode(**texts: object) -> None:
+    """Raises ValueError that names a text which no request can carry, without showing it."""
+    for name, text in texts.items():
+        try:
+            str(text).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{name} is no Unicode text (it has a lone surrogate)") from None
 
 
 def _json(text: bytes) -> dict[str, Any]:
