@@ -206,8 +206,10 @@ def report_outcomes(given: Namespace, outcomes: Mapping[str, KafkaError | None],
 def report_failures(given: Namespace, failures: Mapping[str, KafkaError]) -> int:
     """Print failures on standard error and return the exit code."""
     for name, error in failures.items():
-        why, about = _explained(error), f"{name}: "
-        fail(given.prog, about + why.removeprefix(about), EXIT_FAILED)
+        why = _explained(error)
+        for about in (name, name.rpartition(", ")[2]):  # a partition alone in `group a, t-0`
+            why = why.removeprefix(f"{about}: ")
+        fail(given.prog, f"{name}: {why}", EXIT_FAILED)
     return EXIT_FAILED if failures else 0
 
 
