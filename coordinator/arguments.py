@@ -39,6 +39,17 @@ class Parser(argparse.ArgumentParser):
             self._refuse(unknown[0])
         return parsed, unknown
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse does, but exit with 1 if the output cannot be written."""
+        try:
+            write = (file or sys.stderr).write
+        except AttributeError:  # the shell closed it
+            return
+        try:
+            write(message)
+        except OSError as error:
+            sys.exit(output_failed(self.prog, error))
+
     def _refuse_early_option(self, first: str) -> None:
         """Say where options go: if one comes too early, argparse takes its value for the command."""
         name = first.partition("=")[0]

@@ -388,6 +388,7 @@ def test_a_closed_pipe_ends_it_though_no_more_records_come(broker: Broker, more:
     assert err in (b"", b"muster consume: group g assigned t-0\n")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
@@ -400,7 +401,7 @@ def test_a_closed_pipe_ends_it_though_no_more_records_come(broker: Broker, more:
         ("produce t <&-", 1, "standard input is closed; use --file"),
     ],
 )
-def test_input_and_output_that_fail(broker: Broker, line: str, code: int, said: str) -> None:
+def test_input_and_output_that_fail(broker: Broker, unbuffered: str, line: str, code: int, said: str) -> None:
     if "timeline" in line:
         broker.create_topic("t")
         run(broker.bootstrap, "consume", "t", "--group", "g", "--idle-timeout", "0.1")
@@ -409,7 +410,7 @@ def test_input_and_output_that_fail(broker: Broker, line: str, code: int, said: 
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
-        env=environment(broker.bootstrap),
+        env=environment(broker.bootstrap) | {"PYTHONUNBUFFERED": unbuffered},
         check=False,
     )
     words = line.partition(" >")[0].partition(" <")[0].split()
