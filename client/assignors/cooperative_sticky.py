@@ -26,6 +26,7 @@ class CooperativeStickyAssignor(Assignor):
 
     With differing subscriptions, racks decide only who gets what nobody has. Kafka's takes partitions away
     from owners in foreign racks, too, though it may then give them back: some groups never stop rebalancing.
+    So more partitions may stay in foreign racks than with Kafka's.
     """
 
     name = "cooperative-sticky"
