@@ -40,7 +40,7 @@ from muster.pipeline.offsets import Offsets, OffsetsJson, Place, Range, divided,
 from muster.pipeline.options import Edge, SourceOptions, check_names, include_headers, source_options
 
 _IDLE_S: Final = 0.2
-"""How long an answer of nothing new stays valid: Spark asks a hundred times a second."""
+"""The least time between two looks of an idle reader: Spark asks a hundred times a second."""
 
 
 class RangePartition(InputPartition):
@@ -132,11 +132,17 @@ class _Begun(NamedTuple):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads records from offsets to offsets, as Spark's checkpoint stores them. `clock` returns seconds."""
+    """Reads records from offsets to offsets, as Spark's checkpoint stores them. `clock` returns seconds, and
+    `sleep` takes them."""
 
-    def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._options = options
-        self._clock = clock
+        self._clock, self._sleep = clock, sleep
         self._connected: BlockingCluster | None = None
         self._commits = None
         if options.commit_offsets:
@@ -195,10 +201,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begun == self._initial and not self._is_start_planned:
             self._is_start_planned = True
             return start
-        if self._seen is None or begun != self._idle_at or self._clock() >= self._look_again_at:
-            self._look_again_at = self._clock() + _IDLE_S
-            self._seen = self._look(begun)
-        seen = self._seen
+        if begun == self._idle_at:
+            # An earlier look would not do: processAllAvailable() returns when Spark is told of nothing new.
+            self._sleep(max(self._look_again_at - self._clock(), 0.0))
+        self._look_again_at = self._clock() + _IDLE_S
+        seen = self._seen = self._look(begun)
         starts = self._starts(begun, seen)
         ends = {where: max(starts[where], end.offset) for where, end in seen.ends.items()}
         if self._target is not None:

@@ -561,28 +561,44 @@ def test_a_new_topic_that_is_deleted_after_it_was_looked_at(broker: Broker, stre
     assert offsets(end) == {"orders": {"0": 1}, "orders-eu": {"0": 2}}
 
 
-def test_idle_polling_is_bounded(broker: Broker) -> None:
+def test_an_idle_reader_waits_before_it_looks_again(broker: Broker) -> None:
     fill(broker, "orders", 1)
     now_s = [100.0]
-    reader = StreamReader(options(broker, streaming=True, subscribe="orders"), lambda: now_s[0])
-    try:
-        with broker.faults.add(api="ListOffsets", delay="0ms", times=None) as asked:
-            place = reader.initialOffset()
-            reader.latestOffset(place, ALL)
-            before = asked.matched
-            for _ in range(100):
-                now_s[0] += 0.01
-                assert reader.latestOffset(place, ALL) == place
-            assert before + 4 <= asked.matched <= before + 5
-            before = asked.matched
+    slept_s: list[float] = []
+
+    def sleep(s: float) -> None:
+        slept_s.append(s)
+        now_s[0] += s
+        if len(slept_s) == 10:
             add(broker, "orders", [1])
-            now_s[0] += 0.2
-            end = reader.latestOffset(place, ALL)
-            assert offsets(end) == {"orders": {"0": 2}}
-            assert asked.matched > before
-            # A reader that is not idle is not delayed.
-            add(broker, "orders", [2])
-            assert offsets(reader.latestOffset(end, ALL)) == {"orders": {"0": 3}}
+
+    wanted = options(broker, streaming=True, subscribe="orders")
+    reader = StreamReader(wanted, lambda: now_s[0], sleep)
+    try:
+        place = reader.initialOffset()
+        for _ in range(2):  # the first batch is empty, and then there is nothing new
+            assert reader.latestOffset(place, ALL) == place
+        with broker.faults.add(api="ListOffsets", delay="0ms", times=None) as asked:
+            for _ in range(9):
+                now_s[0] += 0.05
+                assert reader.latestOffset(place, ALL) == place
+            assert slept_s == pytest.approx([0.15] * 9)
+            assert asked.matched == 9
+        # What is there by the time it looks is in the answer.
+        end = reader.latestOffset(place, ALL)
+        assert offsets(end) == {"orders": {"0": 2}}
+        # A reader that is not idle does not wait, nor does one that was not asked for long.
+        add(broker, "orders", [2])
+        end = reader.latestOffset(end, ALL)
+        assert offsets(end) == {"orders": {"0": 3}}
+        assert reader.latestOffset(end, ALL) == end
+        assert len(slept_s) == 10
+        now_s[0] += 1.0
+        assert reader.latestOffset(end, ALL) == end
+        assert slept_s[10:] == [0.0]
+        # Nor does it answer from an earlier look.
+        add(broker, "orders", [3])
+        assert offsets(reader.latestOffset(end, ALL)) == {"orders": {"0": 4}}
     finally:
         reader.stop()
 

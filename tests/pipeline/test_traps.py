@@ -129,7 +129,8 @@ def test_the_first_place_is_asked_for_twice_and_then_a_hundred_times_a_second(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     """Two calls of initialOffset return one place, which is committed to the group at once; and without a
-    trigger, the latest offsets are requested without a pause, which brokers do not notice."""
+    trigger, the latest offsets are requested without a pause, which brokers do not notice. Each answer of
+    nothing new ends processAllAvailable()."""
     fill(broker, "orders", 5)
     rows = stream(spark, broker, kafka_group_id="billing", includeHeaders="true")
     with broker.faults.add(api="ListOffsets", delay="0ms", times=None) as asked:
@@ -148,6 +149,10 @@ def test_the_first_place_is_asked_for_twice_and_then_a_hundred_times_a_second(
             before, began = asked.matched, time.monotonic()
             wait_for(lambda: asked.matched >= before + 20, query)
             assert time.monotonic() - began >= 18 * 0.2, "five times a second at most"
+            for value in range(7, 10):
+                add(broker, "orders", [value])
+                query.processAllAvailable()
+                assert spark.table("newest").count() == value - 4, "what was there when it was called"
         finally:
             query.stop()
 
