@@ -90,6 +90,8 @@ class Avro:
         avro.spark_type()
         for number, writer in writers.items():
             _check_logical_types(number, writer, avro.reader)
+        if len(writers) > 1:
+            _decode_defaults(avro.reader)
         return avro
 
     def spark_type(self) -> DataType:
@@ -336,6 +338,59 @@ def _resolved(schema: Schema, named: Mapping[str, Schema]) -> Schema:
 
 def _told(schema: Schema) -> str:
     return f"{_kind(schema)} ({schema['logicalType']})" if _logical_of(schema) else str(_kind(schema))
+
+
+# --- defaults -----------------------------------------------------------------------------------------------
+
+
+def _decode_defaults(reader: Schema) -> None:
+    """Replace the defaults of fields, which fastavro puts into rows as they are in JSON, by the values that
+    they stand for. Raises OptionError."""
+    top = _one_of(reader, "the schema") if isinstance(reader, list) else reader
+    if _kind(top) != "record":
+        return  # fastavro checks any other schema again for each value, and takes no default but JSON
+    named = _named(reader)
+    decoded: list[tuple[dict[str, Any], Any]] = []
+    for record in named.values():
+        for each in record.get("fields", ()):
+            if "default" not in each:
+                continue
+            try:
+                decoded.append((each, _default(each["type"], each["default"], named)))
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+                raise OptionError(
+                    f"{_OPTION}: field {record['name']}.{each['name']}: its default is no value of its type:"
+                    f" {json.dumps(each['default'])}"
+                ) from None
+    for each, value in decoded:
+        each["default"] = value
+
+
+def _default(schema: Schema, given: Any, named: Mapping[str, Schema]) -> Any:
+    """What a default in JSON stands for."""
+    schema = _resolved(schema, named)
+    if given is None:
+        return None
+    if isinstance(schema, list):
+        return _default(_one_of(schema, "a default"), given, named)
+    kind = _kind(schema)
+    if kind == "record":
+        fields = {each["name"]: each for each in schema["fields"]}
+        return {
+            name: _default(each["type"], given[name] if name in given else each["default"], named)
+            for name, each in fields.items()
+        }
+    if kind == "array":
+        return [_default(schema["items"], each, named) for each in given]
+    if kind == "map":
+        return {name: _default(schema["values"], each, named) for name, each in given.items()}
+    if kind in ("float", "double"):
+        return float(given)  # also of "NaN"
+    if kind in ("bytes", "fixed"):
+        given = given.encode("iso-8859-1")
+    if _logical_of(schema) is None:
+        return given
+    return _fastavro().read.LOGICAL_READERS[f"{kind}-{schema['logicalType']}"](given, schema)
 
 
 # --- values -------------------------------------------------------------------------------------------------

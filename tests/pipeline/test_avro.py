@@ -307,6 +307,70 @@ def test_a_union_of_numbers_has_no_logical_type(tmp_path: Path, union: list[Any]
     assert [each["a"] for each in found] == values
 
 
+INNER = {
+    "type": "record",
+    "name": "Inner",
+    "fields": [{"name": "x", "type": MILLIS, "default": 1_767_225_600_000}, {"name": "y", "type": "int"}],
+}
+TWO = {"type": "fixed", "name": "Two", "size": 2}
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("schema", "default", "expected"),
+    [
+        (MILLIS, 1_767_225_600_000, NEW_YEAR),
+        ({**MILLIS, "logicalType": "timestamp-micros"}, 1_767_225_600_000_000, NEW_YEAR),
+        (LOCAL, 1_767_225_600_000, datetime(2026, 1, 1)),
+        (DATE, 20_454, date(2026, 1, 1)),
+        (MONEY, "\u0004\u00e2", Decimal("12.50")),
+        ({**MONEY, **TWO, "precision": 4}, "\u0004\u00e2", Decimal("12.50")),
+        ("bytes", "\u00ff", b"\xff"),
+        (TWO, "\u0000\u00ff", b"\0\xff"),
+        (["null", MILLIS], None, None),
+        ([MILLIS, "null"], 1_767_225_600_000, NEW_YEAR),
+        (["int", "long"], 5, 5),
+        ("double", "Infinity", float("inf")),
+        ("string", "\u00ff", "ÿ"),
+        (INNER, {"y": 1}, {"x": NEW_YEAR, "y": 1}),
+        ({"type": "array", "items": MONEY}, ["\u0004\u00e2"], [Decimal("12.50")]),
+        ({"type": "map", "values": ["null", DATE]}, {"a": 20_454}, {"a": date(2026, 1, 1)}),
+    ],
+    ids=str,
+)
+def test_defaults_are_values_of_their_types(tmp_path: Path, schema: Any, default: Any, expected: Any) -> None:
+    newer = with_field(schema, default=default)
+    how = avro(tmp_path, of_7=ORDER, of_8=newer)
+    row = {"id": 1, "name": "x"}
+    old, new = framed(7, row), framed(8, {**row, "a": expected}, newer)
+    found = [each["a"] for each in rows(how, old, new, old)]
+    assert [dict(each) if isinstance(expected, dict) else each for each in found] == [expected] * 3
+
+
+def test_a_default_of_a_type_that_has_a_name(tmp_path: Path) -> None:
+    """The type is defined in another field, and its own field has a default as well."""
+    newer = with_field(["null", INNER], default=None)
+    newer["fields"].append({"name": "b", "type": "Inner", "default": {"y": 2}})
+    (found,) = rows(avro(tmp_path, of_7=ORDER, of_8=newer), framed(7, {"id": 1, "name": "x"}))
+    assert found == {"id": 1, "name": "x", "a": None, "b": {"x": NEW_YEAR, "y": 2}}
+
+
+def test_a_default_in_an_array_of_records(tmp_path: Path) -> None:
+    old, new = ({"type": "array", "items": each} for each in (ORDER, NEWER))
+    how = avro(tmp_path, of_7=old, of_8=new)
+    assert rows(how, framed(7, [{"id": 1, "name": "x"}], old)) == [[{"id": 1, "name": "x", "price": 7}]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "default"), [(INNER, {}), (["null", MONEY], 5), ("bytes", "\u0100"), (MILLIS, 2**62)], ids=str
+)
+def test_a_default_that_is_no_value_of_its_type(tmp_path: Path, schema: Any, default: Any) -> None:
+    newer = with_field(schema, default=default)
+    with pytest.raises(OptionError, match=r"--avro-schema: field Order\.a: its default is no value of its"):
+        avro(tmp_path, of_7=ORDER, of_8=newer)
+    avro(tmp_path, newer)  # which has no use for it
+
+
 def test_a_default_that_looks_like_a_union(tmp_path: Path) -> None:
     point = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}]}
     how = avro(tmp_path, with_field({"type": "array", "items": point}, default=[{"x": 1}]))
