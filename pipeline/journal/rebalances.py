@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain.causes import diagnose
-from muster.coordinator.journal.explain.cost import is_refused, lag_of, moves_since, stopped, unowned
+from muster.coordinator.journal.explain.cost import is_refused, lag_of, moved, moves_since, stopped, unowned
 from muster.coordinator.journal.explain.facts import flag, joins, text, whole
 from muster.coordinator.journal.explain.findings import Case
 from muster.coordinator.journal.explain.leaving import CLOSING_MS
@@ -212,18 +212,22 @@ def _assigned(rebalance: Rebalance) -> dict[str, Any]:
     entry: Entry | None = rebalance.assigned
     if entry is None:
         return {}
-    found: dict[str, Any] = {name: whole(entry, name) for name in ("partitions", "kept", "moved", "lost")}
-    found["truncated"] = flag(entry, "truncated")
+    change = moved(rebalance)
+    found: dict[str, Any] = {
+        name: whole(entry, name) if change is None else getattr(change, name)
+        for name in ("partitions", "kept", "moved", "lost")
+    }
+    found["truncated"] = (change is not None and change.truncated) or flag(entry, "truncated")
     if _size(entry.data.get("moves")) is None:
         return found
-    gone, moved = stopped(rebalance), moves_since(rebalance)
-    found["moves"] = [{**each._asdict(), "since_ms": since_ms} for each, since_ms in moved]
+    gone, since = stopped(rebalance), moves_since(rebalance)
+    found["moves"] = [{**each._asdict(), "since_ms": since_ms} for each, since_ms in since]
     found["bounced"] = sum(
         each.from_member is not None and each.to_member is not None and each.from_member not in gone
-        for each, _ in moved
+        for each, _ in since
     )
     if rebalance.ended_ms is not None and rebalance.state != EMPTY:
-        ownerless = unowned(rebalance, moved)
+        ownerless = unowned(rebalance, since)
         found["unowned_partitions"] = sum(len(each.partitions) for each in ownerless)
         found["unowned_partition_ms"] = sum(each.ms * len(each.partitions) for each in ownerless)
         found["unowned_max_ms"] = ownerless[0].ms if ownerless else None

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.journal.explain.cost import moved
+from muster.coordinator.journal.explain.rebalances import cut
 from muster.pipeline.journal.entries import read
 from muster.pipeline.journal.rebalances import explained, rows_of
 from tests.journal.explain.consumer.stories import told
@@ -67,6 +69,35 @@ dave beat
 """Moves, a grown topic, another subscription, another coordinator, a member that does not revoke, and expired
 sessions."""
 
+JOINS = """
+topic orders 6
+
+alice beat topics=orders rebalance=300s
+advance 1s
+alice beat owned=orders-0,orders-1,orders-2,orders-3,orders-4,orders-5
+advance 20s
+alice beat
+bob beat topics=orders
+advance 2s
+bob beat
+carol beat topics=orders
+advance 2s
+carol beat
+bob beat
+alice beat
+advance 2s
+alice beat owned=orders-0,orders-1
+bob beat
+carol beat
+bob beat
+carol beat
+advance 2s
+alice beat
+bob beat
+carol beat
+"""
+"""Two members join one after the other: one rebalance with two targets."""
+
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
@@ -100,6 +131,25 @@ def test_rows_of_the_table(rows: list[Row]) -> None:
     assert joined["target_ms"] + joined["reconcile_ms"] == joined["duration_ms"]
     assert found[0]["from_state"] == "Empty"
     assert all(each["began_in_sight"] for each in found)
+
+
+@pytest.mark.parametrize("story", [LIFE, JOINS], ids=["life", "joins"])
+def test_counts_are_those_of_all_targets(story: str) -> None:
+    entries = told(story)
+    rebalances = cut(entries)
+    assert any(len(each.targets) > 1 for each in rebalances)
+    records = [(SHARD, "orders", read(at, each.to_json())) for at, each in enumerate(entries)]
+    found = list(explained((shard, group, each) for shard, group, each in records if each is not None))
+    assert len(found) == len(rebalances)
+    for row, rebalance in zip(found, rebalances, strict=True):
+        change = moved(rebalance)
+        if change is None:
+            assert "moves" not in row
+            continue
+        for name in ("partitions", "kept", "moved", "lost", "truncated"):
+            assert row[name] == getattr(change, name), (row["rebalance_id"], name)
+        assert len(row["moves"]) == len(change.moves)
+        assert row["bounced"] <= row["moved"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13, sys.maxsize])
