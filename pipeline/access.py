@@ -96,10 +96,15 @@ NOTHING_TO_SHOW: Final = Access()
 """For brokers that accept everyone."""
 
 
-def with_access(options: Iterable[tuple[str, str]], path: str | None) -> tuple[tuple[str, str], ...]:
+def with_access(
+    options: Iterable[tuple[str, str]], path: str | None, told_by: str = "--command-config"
+) -> tuple[tuple[str, str], ...]:
     """A command's source options, then those of its client.properties file; the former take precedence.
-    Raises OptionError."""
-    of_file = {} if not path else Access.from_file(path).options
+    `told_by` is the argument or variable that names the file. Raises OptionError."""
+    try:
+        of_file = {} if not path else Access.from_file(path).options
+    except OptionError as error:
+        raise OptionError(f"{told_by}: {error}") from None
     return tuple({**of_file, **dict(options)}.items())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 EXIT_FAILED: Final = 1
@@ -48,6 +49,7 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
     if not on_spark:
         parser.set_defaults(bootstrap_server="", command_config="")
         return parser
+    parser.set_defaults(config_from="--command-config")
     shared = parser.add_argument_group("common options")
     shared.add_argument(
         "--bootstrap-server",
@@ -141,6 +143,13 @@ def spark_setting(text: str) -> tuple[str, str]:
     if name == "spark.master":
         raise argparse.ArgumentTypeError("spark.master is given by --master")
     return name, value
+
+
+def in_arguments(text: str, arguments: Mapping[str, str]) -> str:
+    """An error about the source's options, with the arguments of the command that stand for them."""
+    for option, argument in arguments.items():
+        text = re.sub(rf"\boption {re.escape(option)}\b", argument, text)
+    return text
 
 
 def fail(command: str, why: str, code: int) -> int:

@@ -16,7 +16,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from muster.pipeline.access import Access, with_access
-from muster.pipeline.arguments import add_pace, command, positive, setting
+from muster.pipeline.arguments import add_pace, command, in_arguments, positive, setting
 from muster.pipeline.avro import Avro, schema_file
 from muster.pipeline.cluster import check_topics
 from muster.pipeline.errors import OptionError, PipelineError
@@ -192,7 +192,7 @@ def _job(given: Namespace) -> Ingest:
         by_batch=given.layout == "batches",
         json_schema=given.json_schema,
         avro=Avro.of(given.avro_schema),
-        options=with_access(given.option, given.command_config),
+        options=with_access(given.option, given.command_config, given.config_from),
     )
 
 
@@ -202,10 +202,7 @@ def check_options(job: Ingest) -> None:
     try:
         source_options(options, streaming=True)
     except OptionError as error:
-        told = str(error)
-        for option, argument in _ARGUMENTS.items():
-            told = told.replace(f"option {option}:", f"{argument}:")
-        raise OptionError(told) from None
+        raise OptionError(in_arguments(str(error), _ARGUMENTS)) from None
 
 
 def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from muster.client.network.servers import parse_servers
+from muster.client.network.cluster import parse_bootstrap
 from muster.client.partitions import TopicPartition
 from muster.pipeline import access
 from muster.pipeline.access import NOTHING_TO_SHOW, Access
@@ -221,12 +221,12 @@ def check_names(given: Mapping[str, str]) -> dict[str, str]:
 
 def _servers(values: Mapping[str, str]) -> str:
     given = values.get(_BOOTSTRAP)
-    if not given:
+    if given is None:
         # A table with explicit columns is created without asking the source, and read without options.
         of_table = "" if values else f"; if this is a table of the catalog: {_TAKE_A_VIEW}"
         raise OptionError(f"option {_BOOTSTRAP} is missing: it takes host:port[,host:port]{of_table}")
     try:
-        parse_servers(given)
+        parse_bootstrap(given)
     except ValueError as error:
         raise OptionError(f"option {_BOOTSTRAP}: {error}") from None
     return given

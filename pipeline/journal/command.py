@@ -77,7 +77,7 @@ def _from_topic(given: Namespace, to: str) -> int:
     from muster.pipeline.journal.job import Job, check, keep_up, told
     from muster.pipeline.session import end_session, open_session
 
-    options = with_access(given.option, given.command_config)
+    options = with_access(given.option, given.command_config, given.config_from)
     job = Job(given.bootstrap_server, to, given.every, given.batch_records, options)
     check(job)
     brokers = check_topics(given.bootstrap_server, [TOPIC], Access.of(dict(options)))

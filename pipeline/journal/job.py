@@ -11,6 +11,7 @@ import time
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
+from muster.pipeline.arguments import in_arguments
 from muster.pipeline.errors import OptionError, PipelineError
 from muster.pipeline.files import Files
 from muster.pipeline.journal.command import BATCH_RECORDS_DEFAULT, TOPIC
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+_ARGUMENTS: Final = {"kafka.bootstrap.servers": "--bootstrap-server"}
+"""Source options that have their own argument, and may be wrong."""
 _APART_S: Final = 60.0
 _SHARE: Final = 10
 _ENDS_S: Final = 10.0
@@ -57,8 +60,12 @@ class Job(NamedTuple):
 
 
 def check(job: Job) -> None:
-    """Raises OptionError for options that the source would refuse."""
-    source_options(job.reader_options, streaming=True)
+    """Raises OptionError for options that the source would refuse, in terms of the command line."""
+    options = job.reader_options
+    try:
+        source_options(options, streaming=True)
+    except OptionError as error:
+        raise OptionError(in_arguments(str(error), _ARGUMENTS)) from None
 
 
 class Maker(Teller):

@@ -163,7 +163,6 @@ def test_a_wrong_command_line(
             ["--topics", "a", "--to", "b", "--option", "startingoffsets=x"],
             "--option startingoffsets: ingest has",
         ),
-        (["--topics", "orders", "--to", "lake", "--bootstrap-server", "here"], "'here' is no address"),
     ],
 )
 @pytest.mark.usefixtures("no_session")
@@ -171,6 +170,32 @@ def test_a_value_that_will_not_do(
     capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     assert expected in told(capsys, 2, "ingest", *arguments)
+
+
+@pytest.mark.parametrize("command", [["ingest", "--topics", "a"], ["rebalances"]], ids=lambda each: each[0])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--bootstrap-server", "host:abc"], "--bootstrap-server: 'host:abc' is no address; it takes"),
+        (["--bootstrap-server", ""], "--bootstrap-server: '' is no address; it takes"),
+        (["--command-config", "/nowhere"], "--command-config: /nowhere: no such file or directory;"),
+    ],
+)
+@pytest.mark.usefixtures("no_session")
+def test_an_error_names_the_argument(
+    capsys: pytest.CaptureFixture[str], command: list[str], arguments: list[str], expected: str
+) -> None:
+    err = told(capsys, 2, *command, "--to", "lake", *arguments)
+    assert err.startswith(f"muster-pipeline {command[0]}: {expected}")
+
+
+@pytest.mark.usefixtures("no_session")
+def test_an_error_names_the_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_COMMAND_CONFIG", "/nowhere")
+    err = told(capsys, 2, "rebalances", "--to", "lake")
+    assert err.startswith("muster-pipeline rebalances: MUSTER_COMMAND_CONFIG: /nowhere: no such file")
 
 
 def test_that_no_broker_answers_is_said_once() -> None:

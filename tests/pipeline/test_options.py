@@ -81,7 +81,7 @@ def test_a_named_group_is_committed_to_unless_that_is_not_wanted() -> None:
     ("given", "streaming", "words"),
     [
         ({"subscribe": "a"}, True, "kafka.bootstrap.servers is missing"),
-        ({**ORDERS, "kafka.bootstrap.servers": "nowhere"}, True, "'nowhere' is no address"),
+        ({**ORDERS, "kafka.bootstrap.servers": "nowhere"}, True, "kafka.bootstrap.servers: 'nowhere' is no"),
         (SERVERS, True, "subscribe, assign, subscribePattern: exactly one"),
         ({**ORDERS, "assign": "{}"}, True, "not subscribe and assign"),
         ({**SERVERS, "subscribe": " , "}, True, "option subscribe: it takes topic"),
