@@ -19,7 +19,7 @@ from muster.pipeline.access import Access, with_access
 from muster.pipeline.arguments import add_pace, command, in_arguments, positive, setting
 from muster.pipeline.avro import Avro, schema_file
 from muster.pipeline.cluster import check_topics
-from muster.pipeline.errors import OptionError, PipelineError
+from muster.pipeline.errors import OptionError, PipelineError, from_spark
 from muster.pipeline.options import source_options
 
 if TYPE_CHECKING:
@@ -163,11 +163,14 @@ def _work(given: Namespace) -> int:
     check_options(job)
     brokers = check_topics(job.bootstrap_servers, job.topics, Access.of(dict(job.options)))
     spark = open_session(given, brokers)
-    teller = Teller()
     try:
-        ingest(spark, job, teller)
+        check_json_schema(job)
+        teller = Teller()
+        try:
+            ingest(spark, job, teller)
+        finally:
+            print(f"{teller.totals} to {job.table}", flush=True)
     finally:
-        print(f"{teller.totals} to {job.table}", flush=True)
         end_session(spark)
     return 0
 
@@ -203,6 +206,23 @@ def check_options(job: Ingest) -> None:
         source_options(options, streaming=True)
     except OptionError as error:
         raise OptionError(in_arguments(str(error), _ARGUMENTS)) from None
+
+
+def check_json_schema(job: Ingest) -> None:
+    """Raises OptionError if `--json-schema` is no type for JSON. Spark parses it, so a session is there."""
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+
+    if job.json_schema is None:
+        return
+    takes = f"--json-schema {job.json_schema!r}: it takes fields, as in 'id LONG, name STRING'"
+    try:
+        found = DataType.fromDDL(job.json_schema)
+    except ParseException as error:
+        why = (from_spark(error) or "").partition("\n")[0]
+        raise OptionError(f"{takes}: {why}") from None
+    if found == StructType() or not isinstance(found, (StructType, ArrayType, MapType, VariantType)):
+        raise OptionError(takes)
 
 
 def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:

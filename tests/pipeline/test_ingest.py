@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from muster.client import TopicPartition
 from muster.coordinator.testing import Broker
 from muster.pipeline.avro import Avro
-from muster.pipeline.errors import PipelineError, from_spark
-from muster.pipeline.ingest import GROUP_DEFAULT, Ingest, ingest
+from muster.pipeline.errors import OptionError, PipelineError, from_spark
+from muster.pipeline.ingest import GROUP_DEFAULT, Ingest, check_json_schema, ingest
 from muster.pipeline.progress import Teller
 from tests.pipeline.jobs import Job
 from tests.pipeline.logs import committed
@@ -183,6 +183,28 @@ def test_json_values_and_headers(spark: SparkSession, broker: Broker, tmp_path: 
         (None, None, b'{"id": "no number"}'),
         (None, None, b"no json"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("id LNG", r': .*Unsupported data type "LNG"[^\n]*$'),
+        ("id LONG,", ": .*Syntax error"),
+        ("", "$"),
+        ("INT", "$"),
+    ],
+)
+@pytest.mark.usefixtures("spark")
+def test_a_json_schema_that_spark_does_not_understand(given: str, why: str) -> None:
+    job = Ingest("127.0.0.1:9092", "lake", ("orders",), json_schema=given)
+    with pytest.raises(OptionError, match=f"^--json-schema '{given}': it takes fields, .* STRING'{why}"):
+        check_json_schema(job)
+    for fields in (
+        "id LONG, name STRING",
+        "STRUCT<id: LONG, of: ARRAY<STRUCT<name: STRING>>>",
+        "MAP<STRING, INT>",
+    ):
+        check_json_schema(job._replace(json_schema=fields))
 
 
 def test_avro_values_of_two_schemas_of_a_registry(
