@@ -25,6 +25,7 @@ from muster.pipeline.options import source_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.types import DataType
 
     from muster.pipeline.files import Files
 
@@ -164,7 +165,7 @@ def _work(given: Namespace) -> int:
     brokers = check_topics(job.bootstrap_servers, job.topics, Access.of(dict(job.options)))
     spark = open_session(given, brokers)
     try:
-        check_json_schema(job)
+        check_values(spark, job)
         teller = Teller()
         try:
             ingest(spark, job, teller)
@@ -208,21 +209,55 @@ def check_options(job: Ingest) -> None:
         raise OptionError(in_arguments(str(error), _ARGUMENTS)) from None
 
 
-def check_json_schema(job: Ingest) -> None:
-    """Raises OptionError if `--json-schema` is no type for JSON. Spark parses it, so a session is there."""
+def check_values(spark: SparkSession, job: Ingest) -> None:
+    """Raises OptionError if `--json-schema` is no type for JSON, which Spark parses; and for fields of `data`
+    that Spark would write, but not read."""
+    if job.json_schema is not None:
+        option, data = "--json-schema", _parsed(job.json_schema)
+    elif job.avro is not None:
+        option, data = "--avro-schema", job.avro.spark_type()
+    else:
+        return
+    if spark.conf.get("spark.sql.caseSensitive") == "false":
+        _check_case(data, "data", option)
+
+
+def _parsed(ddl: str) -> DataType:
     from pyspark.errors import ParseException
     from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-    if job.json_schema is None:
-        return
-    takes = f"--json-schema {job.json_schema!r}: it takes fields, as in 'id LONG, name STRING'"
+    takes = f"--json-schema {ddl!r}: it takes fields, as in 'id LONG, name STRING'"
     try:
-        found = DataType.fromDDL(job.json_schema)
+        found = DataType.fromDDL(ddl)
     except ParseException as error:
         why = (from_spark(error) or "").partition("\n")[0]
         raise OptionError(f"{takes}: {why}") from None
     if found == StructType() or not isinstance(found, (StructType, ArrayType, MapType, VariantType)):
         raise OptionError(takes)
+    return found
+
+
+def _check_case(of: DataType, name: str, option: str) -> None:
+    """Raises OptionError if names of fields differ in case only."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(of, ArrayType):
+        _check_case(of.elementType, name, option)
+    elif isinstance(of, MapType):
+        _check_case(of.keyType, name, option)
+        _check_case(of.valueType, name, option)
+    elif isinstance(of, StructType):
+        names: dict[str, str] = {}
+        for each in of.fields:
+            lower = each.name.lower()
+            if lower in names:
+                raise OptionError(
+                    f"{option}: to Spark, {name}.{names[lower]} and {name}.{each.name} are one name, and it"
+                    " could not read the table: rename one, or set spark.sql.caseSensitive=true, here with"
+                    " --conf and wherever the table is read"
+                )
+            names[lower] = each.name
+            _check_case(each.dataType, f"{name}.{each.name}", option)
 
 
 def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:

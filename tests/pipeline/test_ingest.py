@@ -16,7 +16,7 @@ from muster.client import TopicPartition
 from muster.coordinator.testing import Broker
 from muster.pipeline.avro import Avro
 from muster.pipeline.errors import OptionError, PipelineError, from_spark
-from muster.pipeline.ingest import GROUP_DEFAULT, Ingest, check_json_schema, ingest
+from muster.pipeline.ingest import GROUP_DEFAULT, Ingest, check_values, ingest
 from muster.pipeline.progress import Teller
 from tests.pipeline.jobs import Job
 from tests.pipeline.logs import committed
@@ -194,17 +194,45 @@ def test_json_values_and_headers(spark: SparkSession, broker: Broker, tmp_path: 
         ("INT", "$"),
     ],
 )
-@pytest.mark.usefixtures("spark")
-def test_a_json_schema_that_spark_does_not_understand(given: str, why: str) -> None:
+def test_a_json_schema_that_spark_does_not_understand(spark: SparkSession, given: str, why: str) -> None:
     job = Ingest("127.0.0.1:9092", "lake", ("orders",), json_schema=given)
     with pytest.raises(OptionError, match=f"^--json-schema '{given}': it takes fields, .* STRING'{why}"):
-        check_json_schema(job)
+        check_values(spark, job)
     for fields in (
         "id LONG, name STRING",
         "STRUCT<id: LONG, of: ARRAY<STRUCT<name: STRING>>>",
         "MAP<STRING, INT>",
     ):
-        check_json_schema(job._replace(json_schema=fields))
+        check_values(spark, job._replace(json_schema=fields))
+
+
+def test_fields_whose_names_differ_in_case_only(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would write them, and then not read the table."""
+    path = tmp_path / "order.avsc"
+    fields = [{"name": name, "type": "long"} for name in ("userId", "userid")]
+    lines = {"type": "array", "items": {"type": "record", "name": "Line", "fields": fields}}
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "lines", "type": lines}]}
+    path.write_text(json.dumps(schema))
+    job = Ingest("127.0.0.1:9092", "lake", ("orders",))
+    avro = job._replace(avro=Avro.of([(None, str(path))]))
+    with pytest.raises(
+        OptionError, match=r"^--avro-schema: to Spark, data\.lines\.userId and data\.lines\.userid are one"
+    ):
+        check_values(spark, avro)
+    for ddl, name in (
+        ("userId LONG, userid STRING", "data"),
+        ("of MAP<STRING, STRUCT<userId: LONG, userid: LONG>>", "data.of"),
+    ):
+        with pytest.raises(
+            OptionError, match=rf"^--json-schema: to Spark, {name}\.userId and {name}\.userid are one name"
+        ):
+            check_values(spark, job._replace(json_schema=ddl))
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        check_values(spark, avro)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    check_values(spark, job._replace(json_schema="a STRUCT<id: LONG>, id LONG, b STRUCT<ID: LONG>"))
 
 
 def test_avro_values_of_two_schemas_of_a_registry(
