@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from muster.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_SPECIAL: Final = re.compile(r"[][{}*?\\]")
+
+
+def literal(path: str) -> str:
+    """The path for `spark.read`, which takes paths as patterns; writing does not, nor does `Files`."""
+    return _SPECIAL.sub(r"\\\g<0>", path)
 
 
 class Files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from muster.pipeline.files import Files
+from muster.pipeline.files import Files, literal
 from muster.pipeline.journal import lives, tables
 from muster.pipeline.journal.bronze import transitions
 from muster.pipeline.journal.gold import gold
@@ -27,7 +27,7 @@ class Draft:
         """Write a table. Returns it as written."""
         path = f"{self._to}/_new/{name}"
         frame.write.mode("overwrite").parquet(path)
-        found: DataFrame = self._spark.read.parquet(path)
+        found: DataFrame = self._spark.read.parquet(literal(path))
         return found
 
     def publish(self) -> dict[str, DataFrame]:
@@ -39,7 +39,7 @@ class Draft:
             path = f"{self._to}/{table.layer}/{table.name}"
             files.remove(path)
             files.move(f"{self._to}/_new/{table.name}", path)
-            found[table.name] = self._spark.read.parquet(path)
+            found[table.name] = self._spark.read.parquet(literal(path))
         files.remove(f"{self._to}/_new")
         return found
 

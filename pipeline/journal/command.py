@@ -115,18 +115,19 @@ def check_events(spark: SparkSession, path: str) -> None:
 
 def events(spark: SparkSession, path: str) -> DataFrame:
     """The bronze table. A record that is there twice, in dumps that overlap for example, counts once."""
+    from muster.pipeline.files import literal
     from muster.pipeline.journal.folders import Folders
 
     columns = BRONZE.names
     if path.endswith(_SUFFIXES):
-        lines = spark.read.schema(_LINES).json(path)
+        lines = spark.read.schema(_LINES).json(literal(path))
         told = lines.selectExpr("CAST(key AS binary)", "CAST(value AS binary)", "partition", "offset")
         return told.distinct()
     # A killed job may have left a merged folder beside those that it replaces: the same rows twice.
     bronze = Folders(spark, path, BRONZE.ddl)
     if bronze.spans():
         return bronze.read(bronze.last())
-    found = spark.read.parquet(path)
+    found = spark.read.parquet(literal(path))
     missing = [each for each in columns if each not in found.columns]
     if missing:
         raise PipelineError(f"--events: {path} has no column {missing[0]}; it takes {', '.join(columns)}")

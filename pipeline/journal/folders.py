@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from muster.pipeline.files import Files
+from muster.pipeline.files import Files, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,7 +121,7 @@ class Folders:
     def _read(self, there: list[Span]) -> DataFrame:
         reader: Any = self._spark.read.schema(self._schema)
         found: DataFrame = (
-            reader.parquet(*(f"{self.table}/{each}" for each in there))
+            reader.parquet(*(literal(f"{self.table}/{each}") for each in there))
             if there
             else self._spark.createDataFrame([], self._schema)
         )

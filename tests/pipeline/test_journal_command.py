@@ -27,9 +27,12 @@ def test_events_that_are_not_there(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_an_event_that_is_in_two_dumps_counts_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A dump of lines, and Parquet as ingest writes it, which has more columns."""
+    """A dump of lines, and Parquet as ingest writes it, which has more columns; in a folder whose name looks
+    like a pattern."""
     lines = [{"key": None, "value": f"{offset}", "partition": 0, "offset": offset} for offset in (0, 1, 1, 2)]
-    dump, lake = tmp_path / "dump.jsonl", tmp_path / "topics"
+    folder = tmp_path / "of {day} [1]"
+    folder.mkdir()
+    dump, lake = folder / "dump.jsonl", folder / "topics"
     dump.write_text("".join(json.dumps(each) + "\n" for each in lines))
     once = events(spark, str(dump))
     found = sorted((row.offset, bytes(row.value)) for row in once.collect())
