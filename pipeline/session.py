@@ -32,6 +32,9 @@ _ALWAYS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
+    # Spark's default is INT96, which pyarrow reads as nanoseconds in 64 bits.
+    # Times before 1677 and after 2262 become others.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.showConsoleProgress": "false",
     # A job killed while Spark planned its first batch leaves a half-written file, with which Spark would
     # refuse to start again. The jobs check themselves whether a checkpoint is theirs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -167,22 +168,28 @@ def test_a_checkpoint_without_its_data(spark: SparkSession, broker: Broker, tmp_
 
 def test_json_values_and_headers(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("orders", 1)
-    broker.produce("orders", [b'{"id": 7, "name": "x", "more": 1}', b'{"id": "no number"}', b"no json"])
+    first = b'{"id": 7, "name": "x", "more": 1, "until": "9999-12-31T00:00:00Z"}'
+    broker.produce("orders", [first, b'{"id": "no number"}', b"no json"])
     job = Ingest(
         broker.bootstrap,
         str(tmp_path / "lake"),
         ("orders",),
         headers=True,
-        json_schema="id LONG, name STRING",
+        json_schema="id LONG, name STRING, until TIMESTAMP",
     )
     run(spark, job)
     rows = spark.read.parquet(job.table).orderBy("offset").select("data.id", "data.name", "value", "headers")
     found: list[Any] = [(row.id, row.name, bytes(row.value)) for row in rows.collect()]
     assert found == [
-        (7, "x", b'{"id": 7, "name": "x", "more": 1}'),
+        (7, "x", first),
         (None, None, b'{"id": "no number"}'),
         (None, None, b"no json"),
     ]
+    # Other readers see the same times.
+    table = pyarrow.dataset.dataset(job.table, format="parquet", partitioning="hive").to_table()
+    until = table.column("data").combine_chunks().field("until").to_pylist()
+    assert [each for each in until if each is not None] == [datetime(9999, 12, 31, tzinfo=UTC)]
+    assert table.schema.field("timestamp").type == pyarrow.timestamp("us", tz="UTC")
 
 
 @pytest.mark.parametrize(
