@@ -138,8 +138,9 @@ def declare(commands: Any) -> None:
         default=[],
         metavar="[ID=]FILE",
         help="values are Avro: add a column `data` with the fields of the schema in FILE (the value itself\n"
-        "stays; data is null where it is none of the schema). Where a schema registry's id stands before\n"
-        "values, ID=FILE for each schema there is; the last one says what the column looks like",
+        "stays; data is null where it is none of the schema, or has a date or time outside the years 1 to\n"
+        "9999). Where a schema registry's id stands before values, ID=FILE for each schema there is; the\n"
+        "last one says what the column looks like",
     )
     parser.add_argument(
         "--option",
