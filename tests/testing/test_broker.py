@@ -155,7 +155,7 @@ def test_whoever_closes_or_starts_it_while_it_closes_waits_for_that(
     if then == "start":
         broker.create_topic("orders")
         broker.close()
-    assert threading.active_count() == before
+    assert threading.active_count() == before, threading.enumerate()
     with Broker(data=tmp_path):  # nothing of the first run holds the directory
         pass
 

@@ -124,7 +124,7 @@ class SqliteStore:
         try:
             self._files = await loop.run_in_executor(self._writer, self._open_files)
         except BaseException:
-            self._end_executors()
+            self._end_executors(wait=False)  # cancelled, it may not have opened its files yet
             raise
 
     def _open_files(self) -> _Files:
@@ -170,11 +170,11 @@ class SqliteStore:
         # Calls in flight come first: an executor runs its calls in order.
         await loop.run_in_executor(self._reader, files.close_reading)
         await loop.run_in_executor(self._writer, files.close_writing)
-        self._end_executors()
+        self._end_executors(wait=True)  # their threads have nothing left to do
 
-    def _end_executors(self) -> None:
+    def _end_executors(self, *, wait: bool) -> None:
         for executor in self._own_executors:
-            executor.shutdown(wait=False)
+            executor.shutdown(wait=wait)
         self._own_executors.clear()
 
     # --- how changes and reads are run ------------------------------------------------------------
