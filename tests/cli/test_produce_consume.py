@@ -416,10 +416,10 @@ def test_an_assignor_that_the_broker_does_not_have(muster: Muster, t: None, assi
     assert "None" not in said
 
 
-def test_a_protocol_that_the_broker_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_protocol_that_the_broker_does_not_have(capfd: pytest.CaptureFixture[str]) -> None:
     with Broker(group_coordinator_rebalance_protocols=("classic",)) as broker:
         broker.create_topic("t")
-        said = Muster(broker.bootstrap, capsys).refused(
+        said = Muster(broker.bootstrap, capfd).refused(
             "consume", "t", "--group", "g", "--group-protocol", "consumer"
         )
     assert "set --group-protocol 'classic', or --group-protocol 'auto' to use" in said
