@@ -24,8 +24,8 @@ _LOGGING: Final = (
 )
 _ENDED_BY_SIGTERM: Final = 143  # the exit code of a JVM that ran its shutdown hooks
 
-_RECORD: Final = re.compile(r"Partition:(\d+)\tOffset:(\d+)\t([^\t]+)\t(.+)")
-_LOG: Final = re.compile(rf"\[[^\[\]]*\] (\w+) {re.escape(_INTERNALS)}\.\w+ - \[.*?\] (.*)")
+_RECORD: Final = re.compile(r"Partition:(\d+)\tOffset:(\d+)\t([^\t]+)\t([\w-]+)")
+_LOG: Final = re.compile(r"\[[^\[\]]*\] ([A-Z]+) (org\.apache\.kafka\.[\w.$]+) - (?:\[.*?\] )?(.*)")
 _SYNCED: Final = re.compile(r"Successfully synced group in generation Generation\{generationId=(\d+),")
 _ADDED: Final = re.compile(r"Adding newly assigned partitions: \[(.*)\]")
 _GIVEN_UP: Final = re.compile(r"(Revoke|Lost) previously assigned partitions")
@@ -47,17 +47,17 @@ class ConsoleConsumer:
         """The start of a record, written in pieces: other threads may log in between, or end the line."""
 
     def hear(self, line: str) -> None:
-        line = self._begun + line
-        self._begun = ""
-        if log := _LOG.search(line):
-            self._begun = line[: log.start()]
-            self._hear_log(log[1], log[2])
-        elif record := _RECORD.fullmatch(line):
+        whole = self._begun + line
+        if log := _LOG.search(whole):
+            self._begun = whole[: log.start()]
+            self._hear_log(log[1], log[2], log[3])
+        elif record := _RECORD.fullmatch(whole):
+            self._begun = ""
             say_record(int(record[1]), int(record[2]), record[3].encode(), record[4].encode())
         elif line.startswith("Partition:"):
             self._begun = line
         else:
-            complain(line)
+            complain(line)  # of an exception, perhaps, which was logged in the middle of a record
 
     def may_leave(self) -> bool:
         return True
@@ -68,8 +68,10 @@ class ConsoleConsumer:
             raise SystemExit(f"the consumer exited {code} and {has} left the group")
         say("left")
 
-    def _hear_log(self, level: str, text: str) -> None:
-        if found := _SYNCED.match(text):
+    def _hear_log(self, level: str, logger: str, text: str) -> None:
+        if not logger.startswith(_INTERNALS):
+            complain(f"{level} {logger}: {text}")
+        elif found := _SYNCED.match(text):
             self._generation = int(found[1])
         elif found := _ADDED.match(text):
             self._committed = {}
