@@ -388,9 +388,28 @@ def _default(schema: Schema, given: Any, named: Mapping[str, Schema]) -> Any:
         return float(given)  # also of "NaN"
     if kind in ("bytes", "fixed"):
         given = given.encode("iso-8859-1")
+    if not _is_plain(kind, given, schema):
+        raise ValueError
     if _logical_of(schema) is None:
         return given
     return _fastavro().read.LOGICAL_READERS[f"{kind}-{schema['logicalType']}"](given, schema)
+
+
+def _is_plain(kind: str, given: Any, schema: Schema) -> bool:
+    """Whether it is a value of a type that is no record, array, map, union or float."""
+    match kind:
+        case "int" | "long":
+            most = 1 << (31 if kind == "int" else 63)
+            return isinstance(given, int) and not isinstance(given, bool) and -most <= given < most
+        case "boolean":
+            return isinstance(given, bool)
+        case "string":
+            return isinstance(given, str)
+        case "enum":
+            return given in schema["symbols"]
+        case "fixed":
+            return len(given) == schema["size"]
+    return True
 
 
 # --- values -------------------------------------------------------------------------------------------------

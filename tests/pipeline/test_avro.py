@@ -362,7 +362,19 @@ def test_a_default_in_an_array_of_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "default"), [(INNER, {}), (["null", MONEY], 5), ("bytes", "\u0100"), (MILLIS, 2**62)], ids=str
+    ("schema", "default"),
+    [
+        (INNER, {}),
+        (INNER, {"x": "s", "y": 1}),
+        (["null", MONEY], 5),
+        ("bytes", "\u0100"),
+        (MILLIS, 2**62),
+        ("long", 2**70),
+        ({"type": "array", "items": "int"}, ["x"]),
+        ({"type": "fixed", "name": "Two", "size": 2}, "a"),
+        ({"type": "enum", "name": "Letter", "symbols": ["A"]}, "B"),
+    ],
+    ids=str,
 )
 def test_a_default_that_is_no_value_of_its_type(tmp_path: Path, schema: Any, default: Any) -> None:
     newer = with_field(schema, default=default)
