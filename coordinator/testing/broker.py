@@ -345,7 +345,8 @@ class Cluster(ClusterCalls, Blocking):
         if secured.has_tls or secured.has_sasl:
             defaults |= secured.broker_settings(settings.get("host", "127.0.0.1"), port)
             advertised = settings.get("advertised")
-            if "listeners" not in settings and SETTINGS["advertised"].allows(advertised):
+            given = {"listeners", "advertised_listeners"} & settings.keys()
+            if not given and SETTINGS["advertised"].allows(advertised):
                 # Beside a listener with a name, that name is part of the address.
                 del settings["advertised"]
                 defaults["advertised_listeners"] = f"{secured.protocol}://{advertised}"

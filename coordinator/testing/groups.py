@@ -34,8 +34,8 @@ _STATES: Final = tuple(dict.fromkeys(map(str, (*ClassicState, *ConsumerState))))
 _SHARED_CLIENT_IDS: Final = (
     ("rdkafka", "librdkafka client", "producers"),
     ("muster", "muster client", "producers"),
-    (r"aiokafka-[\d.]+\w*", "aiokafka consumer", "admin clients"),
-    (r"kafka-python-[\d.]+\w*", "kafka-python consumer", "admin clients"),
+    (r"aiokafka-\d+\.\d+\.\w[\w.]*", "aiokafka consumer", "admin clients"),
+    (r"kafka-python-\d+\.\d+\.\w[\w.]*", "kafka-python consumer", "admin clients"),
 )
 """Defaults as patterns, whose they are, and who else has them."""
 M = TypeVar("M", bound="MemberCalls")

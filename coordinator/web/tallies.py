@@ -197,8 +197,8 @@ class Tallies:
         self.completed += not of_consumers and not became_empty  # as Kafka counts them
         for phase, name in _OF_CONSUMERS if of_consumers else _OF_CLASSIC:
             seconds = _seconds(entry.data, name)
-            if became_empty and (of_consumers or (phase == "assignment" and not seconds)):
-                continue  # there was no such phase, unless an assignment was waited for and given up
+            if became_empty and (of_consumers or not seconds):
+                continue  # there was no such phase, unless members were waited for and given up
             count, total = tally.phases.get(phase, (0, 0.0))
             tally.phases[phase] = count + 1, total + seconds
             self.phases.setdefault(phase, Histogram(PHASE_BUCKETS)).observe(seconds)

@@ -244,6 +244,17 @@ async def test_a_client_id_that_clients_share_by_default_crashes_nobody(
         assert broker.group(GROUP).members[0].connected
 
 
+@pytest.mark.parametrize("client_id", ["aiokafka-1", "kafka-python-2a", "muster-1"])
+async def test_a_client_id_that_only_looks_like_a_default_may_crash(
+    broker: AsyncBroker, client_id: str
+) -> None:
+    async with reading(broker, client_id):
+        await broker.group(GROUP).stable(members=1)
+        rule = await broker.group(GROUP).member(client_id).crash()
+        assert len(broker.faults.rules()) == 1
+        await rule.remove()
+
+
 async def test_a_short_name_is_known_when_its_twin_has_left(broker: AsyncBroker) -> None:
     group = broker.group(GROUP)
     async with reading(broker, "web"):

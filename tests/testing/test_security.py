@@ -49,6 +49,8 @@ async def test_a_broker_has_the_host_and_the_advertised_address_that_it_is_given
         assert await round_trip(broker.client_settings("muster")) == [b"tea"]
     with pytest.raises(SettingError, match=r"^advertised: 'nowhere' is not allowed; it takes HOST:PORT"):
         Broker(security=security, advertised="nowhere")
+    with pytest.raises(SettingError, match=r"^advertised: 'here:1' is not allowed; it takes nothing beside "):
+        Broker(security=security, advertised="here:1", advertised_listeners=f"{security}://there:2")
 
 
 @pytest.mark.parametrize("security", SECURED)
