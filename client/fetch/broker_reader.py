@@ -249,7 +249,8 @@ class BrokerReader:
                     self._refused(state, asked[where], each, response)
                 else:
                     refused |= self._received(state, position, each)
-        if self._session.session_id != NO_SESSION:
+        withheld = response.throttle_time_ms > 0 and not listed  # by a quota: it says nothing
+        if self._session.session_id != NO_SESSION and not withheld:
             self._nothing_new(wanted.keys() - listed, wanted, eras)
         if refused:
             self._on_moved()

@@ -104,6 +104,10 @@ class FakeCluster(Cluster):
         """Whether brokers open fetch sessions, and list only what has news in them."""
         self._kept: dict[int, dict[TopicPartition, FetchRequest.FetchPartition]] = {}
         self.throttle_ms = 0
+        self.withholds = False
+        """Whether a quota holds back what brokers answer in a session."""
+        self.withheld: set[TopicPartition] = set()
+        """Partitions that such answers were about."""
         self.changed = asyncio.Event()
 
     def tell(self) -> None:
@@ -210,6 +214,9 @@ class FakeCluster(Cluster):
         names = {topic_id: name for name, topic_id in self.ids.items()}
         if self.has_sessions:
             self._continue(request, node, names)
+            if self.withholds and request.session_epoch > 0:
+                self.withheld |= self._kept[node].keys()
+                return FetchResponse(responses=[], session_id=1, throttle_time_ms=1)
         until = deadline(request.max_wait_ms / 1000)
         while True:
             changed, topics, news = self.changed, [], False

@@ -158,6 +158,31 @@ async def test_troubles_of_idle_partitions_end_with_their_cause() -> None:
         assert reader.fetcher.troubles == {}
 
 
+async def test_a_response_that_a_quota_holds_back_ends_no_troubles() -> None:
+    cluster = one_topic(2)
+    cluster.has_sessions = True
+    for where in (T0, T1):
+        cluster.append(where, batch(0, b"0"))
+    async with Reader(cluster, max_wait_ms=600_000) as reader:
+        reader.begin(T0, T1)
+        await reader.read(2)
+        cluster.logs[T1].refuses = [ErrorCode.KAFKA_STORAGE_ERROR] * 1_000
+        cluster.tell()
+        await until(lambda: T1 in reader.fetcher.troubles)
+        since = reader.fetcher.troubles[T1].since
+        cluster.withholds = True
+        cluster.append(T0, batch(1, b"1"))
+        await until(lambda: T1 in cluster.withheld)
+        asked = len(cluster.fetches)
+        await until(lambda: len(cluster.fetches) > asked)
+        assert reader.fetcher.troubles[T1].since == since
+        cluster.withholds = False
+        cluster.logs[T1].refuses.clear()
+        cluster.append(T1, batch(1, b"1"))
+        assert await reader.values(2) == [b"1", b"1"]
+        assert reader.fetcher.troubles == {}
+
+
 @pytest.mark.parametrize(
     "code",
     [
