@@ -88,6 +88,7 @@ class Wire:
         "_frame_bytes_max",
         "_frames",
         "_hung_up",
+        "_joins_later",
         "_kept",
         "_last",
         "_line",
@@ -142,6 +143,7 @@ class Wire:
         self._line_bytes = 0
         self._memory = requests
         self._requests = RequestReservation(requests.of_strangers, self._room_has_come)
+        self._joins_later = False  # recognised by a large request, which is not answered yet
         self._responses = ResponseReservation(responses)
         self._stops: set[str] = set()  # why reading is paused
         self._stopped = False  # whether it was paused at any time since `elapsed`
@@ -254,6 +256,8 @@ class Wire:
             self._count()
         else:
             self._requests.release()
+        if self._joins_later:
+            self._join()
         if self._last or (self._hung_up and response):
             self.stop()
         return response
@@ -270,6 +274,8 @@ class Wire:
         self._moved = True
         self._requests.answered()
         self._count()
+        if self._joins_later:
+            self._join()
         if not line and not self.busy and (self._last or self._hung_up):
             self.stop()
         return b"".join(each if isinstance(each, bytes) else b"".join(each) for each in leaving if each)
@@ -290,16 +296,26 @@ class Wire:
         return self._finishing and not self.busy and not self._frames and not self._line
 
     def recognised(self) -> None:
-        """The client has shown what it is: from now on, frames may have their full size and number."""
-        if self._queue_max != QUEUED_FRAMES:
-            self._requests.move(self._memory)
-            self._count()
-            self._queue_max = QUEUED_FRAMES
-            if len(self._frames) < QUEUED_FRAMES:
-                self._resume("queue")
+        """The client has shown what it is: from now on, frames may have their full size and number. If the
+        request begun is larger than other strangers may send, nothing is read until it is answered."""
+        if self._begun_bytes > GREETING_BYTES_MAX and self._queue_max != QUEUED_FRAMES:
+            # It stays with the strangers, of whom one at a time may have so large a request.
+            self._joins_later = True
+            self._pause("queue")
+        elif self._queue_max != QUEUED_FRAMES:
+            self._join()
         self._splitter.frame_bytes_max = self._frame_bytes_max
         self._splitter.admit = self._admit
         self._splitter.known = True
+
+    def _join(self) -> None:
+        """Count with the recognised clients from now on."""
+        self._joins_later = False
+        self._requests.move(self._memory)
+        self._count()
+        self._queue_max = QUEUED_FRAMES
+        if len(self._frames) < QUEUED_FRAMES:
+            self._resume("queue")
 
     # --- responses ------------------------------------------------------------------------------------------
 
@@ -406,6 +422,7 @@ class Wire:
         self._frames.clear()
         self._line.clear()
         self._queued_bytes = self._begun_bytes = self._line_bytes = 0
+        self._joins_later = False
         self._requests.end()
         self._responses.hold(0)
 

@@ -58,6 +58,36 @@ async def test_the_first_frame_is_bounded_until_a_valid_header_was_seen() -> Non
         assert requests.held_bytes == requests.of_strangers.held_bytes == 0
 
 
+async def test_large_first_requests_together_keep_to_the_bound() -> None:
+    gate = Gate()
+
+    async def answer(connection: Connection, frame: bytes) -> bytes | None:
+        connection.wire.recognised()
+        await gate(connection, frame)
+        return framed(b"ok")
+
+    size = 5 << 20
+    async with serving(answer, strangers=True, frame_bytes_max=1 << 24, request_bytes_max=4 << 20) as server:
+        readers, sending = [], []
+        for _ in range(4):
+            reader, writer = await server.connect()
+            writer.write(framed(bytes(size)))
+            readers.append(reader)
+            sending.append(writer)
+        requests = server.connections.requests
+        await gate.until(lambda: len(gate.asked) == 1)
+        opened = server.connections.open
+        await server.until(lambda: sum(each.wire._requests.waiting for each in opened.values()) == 3)
+        assert requests.held_bytes + requests.of_strangers.held_bytes < 2 * size
+        gate.open()
+        for reader in readers:
+            assert await read_frame(reader) == b"ok"
+        for writer in sending:
+            writer.close()
+        await server.until(lambda: not opened)
+        assert requests.held_bytes == requests.of_strangers.held_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("api", "allowed"),
     [

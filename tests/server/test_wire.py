@@ -239,6 +239,38 @@ def test_clients_not_recognised_yet_take_no_memory_of_others() -> None:
     assert host.requests.held_bytes == host.requests.of_strangers.held_bytes == 0
 
 
+@pytest.mark.parametrize("in_line", [False, True])
+def test_of_clients_that_begin_with_a_large_request_one_at_a_time_goes_beyond_the_bound(
+    in_line: bool,
+) -> None:
+    host = Host()
+    large = framed(bytes(GREETING_BYTES_MAX + 1))  # a Produce
+    strangers = [host.wire(recognised=False) for _ in range(3)]
+    arrived = [0, 0, 0]
+    held = []
+    answered = 0
+    while answered < len(strangers):
+        for number, wire in enumerate(strangers):
+            while wire.reading and arrived[number] < len(large):
+                wire.receive(large[arrived[number] : arrived[number] + LARGE])
+                arrived[number] += LARGE
+        held.append(host.requests.held_bytes + host.requests.of_strangers.held_bytes)
+        begun = [(wire, frame) for wire in strangers if (frame := wire.next())]
+        assert len(begun) == 1
+        ((wire, frame),) = begun
+        wire.recognised()
+        place = wire.enter_line(frame) if in_line else None
+        assert not wire.reading
+        assert wire.answered(b"ok", place) == b"ok"
+        assert wire.reading
+        answered += 1
+        wire.receive(large[:LARGE])
+        assert host.requests.held_bytes >= LARGE  # among those that are recognised
+        wire.stop()
+    assert max(held) < len(large) + (1 << 20)
+    assert host.requests.held_bytes == host.requests.of_strangers.held_bytes == 0
+
+
 def test_a_request_too_large_for_its_api_is_refused_at_its_api_key(host: Host) -> None:
     with pytest.raises(TooLargeError):
         host.wire().receive((70_000).to_bytes(4, "big") + b"\0\x63")
