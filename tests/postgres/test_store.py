@@ -594,6 +594,25 @@ async def test_a_host_that_is_silent_is_passed_over_once(postgres: Postgres, sto
             await connect(parse(twice), name="waiting", timeout_ms=100)
 
 
+async def test_a_slow_host_gets_what_hosts_that_refuse_leave_of_the_time(
+    postgres: Postgres, store: str
+) -> None:
+    """It comes first, and needs more than its part."""
+    here, there = f"127.0.0.1:{postgres.port}", f"127.0.0.1:{free_ports(1)}"
+    server = parse(store.replace(here, f"{here},{there}"))
+
+    async def endless(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    silent, refused = rf"connecting to {here}/\w+: no answer within \d+ ms", rf"connecting to {there}/\w+: .+"
+    for said in (f"^{silent}; {refused}$", f"^{refused}; {silent}$"):  # the last one has all that is left
+        with pytest.raises(StoreBusy, match=said):
+            await connect(server, name="slow", timeout_ms=500, accept=endless)
+    connection = await connect(server, name="fast")
+    await connection.close()
+    assert server.hosts[0].name.startswith(here)
+
+
 async def test_what_a_server_has_said_is_the_cause_whatever_the_other_hosts_did(
     postgres: Postgres, store: str
 ) -> None:

@@ -69,6 +69,10 @@ class Unreachable(StoreBusy):
     """No connection could be made: nothing was sent."""
 
 
+class _Silent(StoreBusy):
+    """The host did not answer in time."""
+
+
 class _Ended(StoreBusy):
     """The server had ended the connection while it was idle: nothing was sent."""
 
@@ -91,7 +95,8 @@ class Server:
     name: str
     """`host:port/database`, with all hosts if there are several."""
     hosts: list[Host]
-    """In the order in which they are tried: the one that worked last comes first."""
+    """In the order in which they are tried: the one that worked last comes first. If none did, those that did
+    not answer in time come last, and get the time that the others leave."""
 
     def __repr__(self) -> str:
         return f"<Server {self.name}>"
@@ -167,7 +172,7 @@ async def connect(
         ) from None
     loop = asyncio.get_running_loop()
     began = loop.time()
-    hosts, refusals = list(server.hosts), list[StoreError]()
+    hosts, refusals, silent = list(server.hosts), list[StoreError](), list[Host]()
     for place, host in enumerate(hosts):
         left_ms = timeout_ms - int((loop.time() - began) * 1000)
         part_ms = max(1, left_ms // (len(hosts) - place))
@@ -177,9 +182,12 @@ async def connect(
             )
         except StoreError as error:
             refusals.append(error)
+            if isinstance(error, _Silent):
+                silent.append(host)
         else:
             server.hosts.sort(key=lambda each: each is not host)
             return connection
+    server.hosts.sort(key=lambda each: each in silent)
     raise _all_of(refusals)
 
 
@@ -223,7 +231,7 @@ async def _connect_to(
     except StoreBusy as error:
         raise StoreBusy(f"{where}: {error}") from error
     except TimeoutError:
-        raise StoreBusy(f"{where}: no answer within {timeout_ms} ms") from None
+        raise _Silent(f"{where}: no answer within {timeout_ms} ms") from None
     except ssl.SSLCertVerificationError as error:
         raise StoreError(f"{where}: {_not_accepted(error)}") from None
     except (FileNotFoundError, PermissionError) as error:
