@@ -184,8 +184,10 @@ class Catalogue:
         self._partitions_total = 0
         # Names with "." as "_", to find those whose metrics would collide.
         self._folded = {_fold(name): name for name in self._by_name}
-        # What is being created or changed: how many partitions each topic will have, once for each request.
-        self._under_way: dict[str, list[int]] = {}
+        # What is being created or changed, by folded name: how many partitions each topic will have, once for
+        # each request.
+        self._under_way: dict[str, dict[str, list[int]]] = {}
+        self._partitions_under_way = 0  # by how many all these will grow
         self._subscribers: list[Callable[[Change], None]] = []
         self._moved: dict[Lease, int] = {}
         self._refreshes = 0  # asked for
@@ -284,6 +286,9 @@ class Catalogue:
             self._folded = {_fold(name): name for name in self._by_name}
         else:
             self._by_name |= {topic.name: topic for _, topic in change.altered} | self._kept
+        self._partitions_under_way = sum(
+            self._growth(name) for alike in self._under_way.values() for name in alike
+        )
         if change:
             call_all(list(self._subscribers), change)
         return change
@@ -521,23 +526,27 @@ class Catalogue:
     def _reserved(self, name: str, partitions: int) -> Iterator[None]:
         """While the store makes a change, those asked for meanwhile are checked as if it had been made: the
         store knows neither bound nor collisions."""
-        totals = self._under_way.setdefault(name, [])
+        alike = self._under_way.setdefault(_fold(name), {})
+        totals = alike.setdefault(name, [])
+        before = self._growth(name)
         totals.append(partitions)
+        self._partitions_under_way += self._growth(name) - before
         try:
             yield
         finally:
+            before = self._growth(name)
             totals.remove(partitions)
+            self._partitions_under_way += self._growth(name) - before
             if not totals:
-                del self._under_way[name]
+                del alike[name]
+            if not alike:
+                del self._under_way[_fold(name)]
 
-    def _partitions_under_way(self, but: str) -> int:
-        """How many partitions topics with other names than `but` are about to get."""
-        more = 0
-        for name, totals in self._under_way.items():
-            known = self._by_name.get(name)
-            if name != but:
-                more += max(max(totals) - (0 if known is None else known.partitions), 0)
-        return more
+    def _growth(self, name: str) -> int:
+        """How many partitions the topic is about to get."""
+        known = self._by_name.get(name)
+        totals = self._under_way.get(_fold(name), {}).get(name, ())
+        return max(max(totals, default=0) - (0 if known is None else known.partitions), 0)
 
     def _check_partitions_max(self, name: str, of_topic: int, more: int) -> None:
         if of_topic > PARTITIONS_MAX:
@@ -546,7 +555,7 @@ class Catalogue:
                 f"a topic may have at most {PARTITIONS_MAX} partitions, not {of_topic}",
             )
         # Not those of the same name: the store lets one creation win, and one growth at a time.
-        total = self._partitions_total + self._partitions_under_way(name)
+        total = self._partitions_total + self._partitions_under_way - self._growth(name)
         if total + more > self._partitions_total_max:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -637,7 +646,7 @@ class Catalogue:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the name {name} is reserved")
         folded = _fold(name)
         # Not the same name: which creation wins is only known when the store has answered.
-        under_way = (each for each in self._under_way if each != name and _fold(each) == folded)
+        under_way = (each for each in self._under_way.get(folded, ()) if each != name)
         colliding = self._folded.get(folded) or next(under_way, None)
         if colliding is not None:
             raise KafkaError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Coroutine
 from random import Random
 from typing import Any
 from uuid import UUID, uuid4
@@ -425,6 +426,60 @@ async def test_what_is_under_way_counts_for_what_is_asked_meanwhile(brokers: Bro
     assert isinstance(grown_less, KafkaError)
     assert (await late).partitions == 1
     assert sum(topic.partitions for topic in catalogue.topics()) == 9
+    assert catalogue._partitions_under_way == 0
+
+
+async def test_what_another_broker_has_done_meanwhile_counts_once(brokers: Brokers) -> None:
+    store = PausableStore(brokers.store)
+    catalogue, other = Catalogue(store.as_store(), brokers.clock), Catalogue(brokers.store, brokers.clock)
+    first = await catalogue.create("first")
+    growing = asyncio.ensure_future(catalogue.add_partitions("first", 9))
+    store.pause()
+    await turns()
+    assert catalogue._partitions_under_way == 8
+    await other.refresh()
+    await other.add_partitions("first", 5)
+    catalogue._take(await brokers.store.topics())
+    assert (catalogue._partitions_total, catalogue._partitions_under_way) == (5, 4)
+    await other.delete(first)
+    catalogue._take(await brokers.store.topics())
+    assert (catalogue._partitions_total, catalogue._partitions_under_way) == (0, 9)
+    store.resume()
+    await asyncio.gather(growing, return_exceptions=True)
+    assert catalogue._partitions_under_way == 0
+
+
+async def test_a_creation_does_not_look_at_all_others_that_are_under_way(brokers: Brokers) -> None:
+    store = PausableStore(brokers.store)
+    catalogue = Catalogue(store.as_store(), brokers.clock)
+    store.pause()
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    async def calls_of(creations: list[str]) -> int:
+        nonlocal calls
+        calls, profile = 0, sys.getprofile()
+        begun = [catalogue.create(name) for name in creations]
+        sys.setprofile(count)
+        try:
+            for creation in begun:
+                creation.send(None)  # until it waits for the store
+        finally:
+            sys.setprofile(profile)
+        waiting.extend(begun)
+        return calls
+
+    waiting: list[Coroutine[Any, Any, Topic]] = []
+    few = await calls_of([f"few.{number}" for number in range(10)])
+    await calls_of([f"many.{number}" for number in range(200)])
+    again = await calls_of([f"again.{number}" for number in range(10)])
+    for creation in waiting:
+        creation.close()
+    assert again < 2 * few
+    assert catalogue._under_way == {}
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
@@ -457,6 +512,7 @@ async def test_what_fails_is_under_way_no_longer(
     monkeypatch.undo()
     await catalogue.create("a_b", partitions=4)
     assert catalogue._under_way == {}
+    assert catalogue._partitions_under_way == 0
 
 
 async def test_deleting_twice_is_said(catalogue: Catalogue) -> None:
@@ -635,25 +691,18 @@ async def test_what_is_kept_up_to_date_is_what_a_new_catalogue_reads(seed: int) 
             assert [catalogue.is_free(each) for each in asked] == [fresh.is_free(each) for each in asked]
 
 
-async def test_only_new_or_deleted_topics_are_put_in_order_by_name(
-    catalogue: Catalogue, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_new_or_deleted_topics_are_put_in_order_by_name(catalogue: Catalogue) -> None:
     """With thousands of them, that takes milliseconds."""
-    folded: list[str] = []
-    monkeypatch.setattr(
-        "muster.coordinator.topics.catalogue._fold",
-        lambda name: folded.append(name) or name.replace(".", "_"),
-    )
     changes: list[Change] = []
     await catalogue.create("a")
     await catalogue.create("b")
     catalogue.subscribe(changes.append)
-    folded.clear()
+    folded = catalogue._folded
     assert await catalogue.refresh() == Change()
     await catalogue.alter_configs("a", [put("retention.ms", "5000")])
     await catalogue.add_partitions("b", 2)
     assert [after.name for change in changes for _, after in change.altered] == ["a", "b"]
     assert [(topic.name, topic.partitions) for topic in catalogue.topics()] == [("a", 1), ("b", 2)]
-    assert folded == []
+    assert catalogue._folded is folded
     await catalogue.create("aa")
     assert [topic.name for topic in catalogue.topics()] == ["a", "aa", "b"]
