@@ -34,12 +34,12 @@ HTTP_AT = $(if $(findstring :,$(HTTP)),$(HTTP),127.0.0.1:$(HTTP))
 run: $(VENV)/.installed-$(if $(HTTP),http,base)  ## start a broker on 127.0.0.1:9092 with its store in ./data (HOST=, PORT=, DATA= change that; HTTP=8080 serves the page on 127.0.0.1:8080, HTTP=HOST:PORT elsewhere)
 	$(BIN)/muster serve --host $(HOST) --port $(PORT) --data $(DATA) $(if $(HTTP),--http $(HTTP_AT))
 
-# More processes than cores: half of a test's time goes by in waiting.
+# More processes than cores: half of a test's time goes by in waiting, and in make test two thirds.
 SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 
 .PHONY: test
 test: $(VENV)/.installed-test tests/__pycache__  ## the tests, on asyncio, and where the loop matters in its debug mode or on uvloop
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest --numprocesses 6 --dist worksteal
 
 .PHONY: test-slow
 test-slow: $(VENV)/.installed-test  ## the other tests that need nothing but Python: commands, examples and the pytest plugin as processes, failover, packaging, the simulator, the fuzzers
