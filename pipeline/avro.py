@@ -406,9 +406,9 @@ def _is_plain(kind: str, given: Any, schema: Schema) -> bool:
         case "string":
             return isinstance(given, str)
         case "enum":
-            return given in schema["symbols"]
+            return bool(given in schema["symbols"])
         case "fixed":
-            return len(given) == schema["size"]
+            return bool(len(given) == schema["size"])
     return True
 
 
