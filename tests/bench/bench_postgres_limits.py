@@ -25,6 +25,8 @@ from tests.support.postgres import Postgres
 RECORDS: Final = (1, 16, 128, 1_000)
 """Of one call."""
 SECONDS: Final = 3.0
+SETTLED_S: Final = 10.0
+"""After that, new brokers have shared the leases."""
 IDLE_S: Final = 10.0
 """How long brokers with nothing to do are watched."""
 
@@ -84,6 +86,7 @@ def _idle(postgres: Postgres) -> dict[str, float]:
     """What each of the brokers costs the database while nothing happens."""
     url = postgres.new_database()
     with cluster.brokers(url):
+        time.sleep(SETTLED_S)
         transactions = database.run(url, _transactions)
         usage = database.Usage(postgres)
         time.sleep(IDLE_S)
