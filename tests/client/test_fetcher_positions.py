@@ -106,6 +106,7 @@ async def test_without_a_policy_it_raises_for_all_and_reads_the_others_on() -> N
         reader.fetcher.seek(T2, Position(8))
         # Records read so far are handed out first, then the error is raised; it does not go away by itself.
         assert await reader.values(1) == [b"1"]
+        await until(lambda: reader.fetcher._reading._failures.keys() == {T0, T2})
         for _ in range(2):
             raised = await reader.raised(OffsetOutOfRange)
             assert raised.positions == {T0: 7, T2: 8}
