@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from muster.client.errors import AuthenticationFailed, Unreachable
+from muster.client.security.mechanism import check_unicode
 from muster.client.security.oauth import checked_extensions
 from muster.client.security.tls import client_context, what_failed
 
@@ -59,7 +60,8 @@ class ClientCredentials:
         timeout_ms: int = _TIMEOUT_MS,
     ) -> None:
         parts = _checked_url(token_url)
-        _check_unicode(client_id=client_id, client_secret=client_secret, scope=scope)
+        for name, value in (("client_id", client_id), ("client_secret", client_secret), ("scope", scope)):
+            check_unicode(name, str(value))
         for name, value in (("client_id", client_id), ("client_secret", client_secret)):
             if not isinstance(value, str) or not value:
                 raise ValueError(f"{name} is missing: it takes what the issuer gave to this client")
@@ -234,15 +236,6 @@ def _checked_url(url: str) -> Any:
     if not beyond_host.isascii() or any(each <= " " or each == "\x7f" for each in url.strip()):
         raise ValueError(f"token_url={shown!r}: write a blank as %20, and what is not ASCII likewise")
     return parts
-
-
-def _check_unicode(**texts: object) -> None:
-    """Raises ValueError that names a text which no request can carry, without showing it."""
-    for name, text in texts.items():
-        try:
-            str(text).encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"{name} is no Unicode text (it has a lone surrogate)") from None
 
 
 def _json(text: bytes) -> dict[str, Any]:

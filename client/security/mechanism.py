@@ -23,6 +23,14 @@ Exchange: TypeAlias = Generator[bytes, bytes, None]
 refuses, AuthenticationFailed is thrown into it, and must leave it."""
 
 
+def check_unicode(name: str, text: str) -> None:
+    """Raises ValueError that names a text which no request can carry, without showing it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} is no Unicode text (it has a lone surrogate)") from None
+
+
 class Mechanism(ABC):
     """A way to authenticate, with the credentials for it."""
 

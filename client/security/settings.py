@@ -10,7 +10,14 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypedDict
 
-from muster.client.security.mechanism import MECHANISMS, OAUTHBEARER, PLAIN, Mechanism, TokenProvider
+from muster.client.security.mechanism import (
+    MECHANISMS,
+    OAUTHBEARER,
+    PLAIN,
+    Mechanism,
+    TokenProvider,
+    check_unicode,
+)
 from muster.client.security.security import Security
 from muster.client.security.tls import client_context
 from muster.client.settings import check
@@ -170,10 +177,7 @@ class SecuritySettings:
         for setting_name, value in (("sasl_plain_username", user), ("sasl_plain_password", password)):
             if "\0" in value:
                 raise ValueError(f"{setting_name} has a NUL character in it, which no broker takes")
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise ValueError(f"{setting_name} is no Unicode text (it has a lone surrogate)") from None
+            check_unicode(setting_name, value)
         return Plain(user, password) if name == PLAIN else Scram(name, user, password)
 
     def _needed(self, mechanism: str, name: str) -> Any:
