@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from muster.client.errors import ClientError, ConnectionLost, RequestTimedOut, Unreachable, may_pass, refusal
 from muster.client.network.cluster import ANY, GROUP, Cluster, all_of, left_out
 from muster.client.network.connection import deadline
+from muster.client.network.metadata import no_partition
 from muster.client.partitions import TopicPartition
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import MetadataResponse
@@ -231,10 +232,7 @@ def _leaders(
         if topic.error_code:
             leaders[where] = refusal(topic.error_code, about=f"topic {where.topic}")
         elif where.partition not in found:
-            leaders[where] = KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {where.topic} has no partition {where.partition}; it has {len(found)}",
-            )
+            leaders[where] = no_partition(where, len(found))
         elif found[where.partition] not in nodes:
             leaders[where] = refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=str(where))
         else:

@@ -389,7 +389,7 @@ class Fetcher:
         if waiting:
             self._tries.again()
         for state in waiting:
-            failure = failures.get(state.where.topic) or _unreadable(state.where, image)
+            failure = failures.get(state.where.topic) or image.no_leader(state.where)
             self._note_missing(state.where, failure, now)
             state.fails(failure, now, 0.0)
             if self._reading.cannot_pass(failure):
@@ -447,17 +447,6 @@ class Fetcher:
                 )
         self._looking_up.discard(node)
         self._arrange()
-
-
-def _unreadable(where: TopicPartition, image: MetadataImage) -> KafkaError:
-    """Why a partition of a topic that exists has no node to fetch from."""
-    topic = image.topic(where.topic)
-    if topic is not None and where.partition not in topic.partitions:
-        return KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {where.topic} has no partition {where.partition}; it has {len(topic.partitions)}",
-        )
-    return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment")
 
 
 def _node_of(state: PartitionState, image: MetadataImage, now: float) -> int | None:

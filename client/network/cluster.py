@@ -371,15 +371,9 @@ class Cluster:
         if topic is None or where.topic in self._stale or self._is_old(where.topic):
             topic = await self.topic(where.topic, until)
         partition = topic.partitions.get(where.partition)
-        if partition is None:
+        if partition is None or partition.leader not in self.image.nodes:
             self.stale(where.topic)
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {where.topic} has no partition {where.partition}; it has {len(topic.partitions)}",
-            )
-        if partition.leader not in self.image.nodes:
-            self.stale(where.topic)
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment")
+            raise self.image.no_leader(where)
         return partition.leader, partition.leader_epoch
 
     async def coordinator(self, key: str, until: float, *, key_type: int = GROUP) -> int:

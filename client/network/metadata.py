@@ -11,12 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from muster.client.partitions import NO_LEADER_EPOCH, TopicPartition
-from muster.protocol.errors import ErrorCode
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import MetadataResponse
 from muster.protocol.types import ZERO_UUID
 
 NO_NODE: Final = -1
 """Stands for no node: no leader, no controller."""
+
+
+def no_partition(where: TopicPartition, count: int) -> KafkaError:
+    """The error for a partition that its topic, which has `count`, does not have."""
+    return KafkaError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic {where.topic} has no partition {where.partition}; it has {count}",
+    )
 
 
 class Node(NamedTuple):
@@ -71,6 +79,13 @@ class MetadataImage:
         """The partition, if known."""
         topic = self.topics.get(where.topic)
         return None if topic is None else topic.partitions.get(where.partition)
+
+    def no_leader(self, where: TopicPartition) -> KafkaError:
+        """Why nobody can be asked about a partition of a topic: it does not exist, or has no leader."""
+        topic = self.topics.get(where.topic)
+        if topic is not None and where.partition not in topic.partitions:
+            return no_partition(where, len(topic.partitions))
+        return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment")
 
     def updated(self, response: MetadataResponse, *, of_all_topics: bool = False) -> MetadataImage:
         """The image updated by a broker's response. Topics not in it stay, unless the request was

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from muster.client.errors import AuthenticationFailed, ClientError, RequestTimedOut, refusal
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
+from muster.client.network.metadata import no_partition
+from muster.client.partitions import TopicPartition
 from muster.client.produce.accumulator import TopicQueues
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -100,10 +102,7 @@ class Leaders:
                 return topic
             wait_s = tries.again()
             if deadline(wait_s) >= until:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {name} has no partition {number}; it has {topic.count}",
-                )
+                raise no_partition(TopicPartition(name, number), topic.count)
             await asyncio.sleep(wait_s)
 
     def seek(self, names: Iterable[str]) -> None:
