@@ -298,12 +298,13 @@ class Wire:
     def recognised(self) -> None:
         """The client has shown what it is: from now on, frames may have their full size and number. If the
         request begun is larger than other strangers may send, nothing is read until it is answered."""
-        if self._begun_bytes > GREETING_BYTES_MAX and self._queue_max != QUEUED_FRAMES:
-            # It stays with the strangers, of whom one at a time may have so large a request.
-            self._joins_later = True
-            self._pause("queue")
-        elif self._queue_max != QUEUED_FRAMES:
-            self._join()
+        if self._queue_max != QUEUED_FRAMES:
+            if self._begun_bytes > GREETING_BYTES_MAX:
+                # It stays with the strangers, of whom one at a time may have so large a request.
+                self._joins_later = True
+                self._pause("queue")
+            else:
+                self._join()
         self._splitter.frame_bytes_max = self._frame_bytes_max
         self._splitter.admit = self._admit
         self._splitter.known = True
