@@ -61,7 +61,7 @@ def main() -> int:
         return run("-m", *given.run, check=False)
     if given.tests:
         return run("-m", "pytest", *given.tests, *options, check=False)
-    side_by_side = ["--numprocesses", "4", "--dist", "worksteal"]
+    side_by_side = ["--numprocesses", "6", "--dist", "worksteal"]
     passed_over = [f"--ignore=tests/{name}" for name in INTERPRETED]
     suites = [f"tests/{name}" for name in SUITES]
     run("-m", "pytest", *side_by_side, "-m", "not interpreted", *passed_over, *suites)
