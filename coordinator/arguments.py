@@ -96,6 +96,13 @@ def did_you_mean(given: str, names: Iterable[str]) -> str:
     return f", did you mean {by_lower[found[0]]}?" if found else ""
 
 
+def open_standard_error() -> None:
+    """Open the null device as standard error if the shell closed it (`2>&-`): without one, `print` writes
+    errors to standard output, among what a program reads."""
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+
+
 def fail(command: str, why: str, code: int) -> int:
     """Print the error on standard error and return the exit code."""
     try:
@@ -116,7 +123,7 @@ def output_failed(command: str, error: OSError) -> int:
 
 
 def output_in_utf8() -> None:
-    """For JSON, which is always UTF-8, whatever the terminal shows."""
+    """For JSON and CSV, which are always UTF-8, whatever the terminal shows."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(encoding="utf-8", errors="strict")

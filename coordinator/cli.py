@@ -20,6 +20,7 @@ from muster.coordinator.arguments import (
     EXIT_USAGE,
     fail,
     give_up,
+    open_standard_error,
     output_failed,
     output_to_readers,
 )
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = 
     invalid, 130 on Ctrl-C. Raises SystemExit from argparse: 2 for a command line it cannot parse, 0 for
     --help and --version."""
     began = time.perf_counter()
+    open_standard_error()
     try:
         return _main(sys.argv[1:] if arguments is None else list(arguments), variables, began)
     except KeyboardInterrupt:

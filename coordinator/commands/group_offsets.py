@@ -174,7 +174,8 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
             of_group = f"group {printable(group)}, " if with_groups else ""
             failures |= {of_group + name: error for name, error in _named(outcomes.failed).items()}
             places += [Place.of(group, where, outcome) for where, outcome in sorted(outcomes.items())]
-    _show(given, places, with_groups=with_groups)
+    if places or not failures or given.output == "json":
+        _show(given, places, with_groups=with_groups)
     _say_what_was_out_of_range(given, places)
     code = report_failures(given, failures)
     if code == 0 and not given.execute and given.output == "table":

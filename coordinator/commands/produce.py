@@ -15,6 +15,7 @@ from muster.client.admin.topics import ensure_topic
 from muster.client.errors import ClientError, DeliveryTimedOut
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
+from muster.client.network.threads import in_thread
 from muster.client.producer import Producer, RecordFuture, RecordMetadata
 from muster.coordinator.commands import output, streams
 from muster.coordinator.commands.options import any_name, command, number, setting, timestamp_ms
@@ -87,7 +88,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
 async def produce(cluster: Cluster, given: Namespace) -> int:
     """Send records until the input ends."""
     read = _reader(given)
-    descriptor = _open(given.file)
+    descriptor = await in_thread(_open, given.file)  # a FIFO opens once somebody writes to it
     await ensure_topic(cluster, given.topic, deadline(given.timeout))
     size_bytes = _size_bytes(descriptor)
     with Progress(given.prog, "record", total_bytes=size_bytes, shown=_may_show(given)) as progress:

@@ -149,7 +149,7 @@ class Progress(logging.Filter):
 
 def _terminal() -> int | None:
     """The descriptor of standard error, if it is a terminal."""
-    if sys.stderr is None or os.environ.get("TERM", "dumb") == "dumb":
+    if os.environ.get("TERM", "dumb") == "dumb":
         return None
     try:
         descriptor = sys.stderr.fileno()

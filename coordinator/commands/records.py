@@ -10,13 +10,15 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from muster.protocol.record_batch import NO_TIMESTAMP
+
 if TYPE_CHECKING:
     from muster.client.fetch.records import ConsumerRecord
 
     Record = ConsumerRecord[bytes | None, bytes | None]
 
 JSON_SHAPE: Final = """\
-  {"topic": text, "partition": number, "offset": number, "timestamp": epoch ms,
+  {"topic": text, "partition": number, "offset": number, "timestamp": epoch ms (-1: none),
    "key": bytes or null, "value": bytes or null, "headers": [[name, bytes or null]]}
 where bytes are text if valid UTF-8, and {"base64": text} otherwise."""
 
@@ -106,8 +108,8 @@ def template(text: str, null: bytes) -> Callable[[Record], bytes]:
 
 
 def from_json(line: bytes) -> Outgoing:
-    """Parse a record as printed by `to_json`. Missing fields get defaults; topic and offset are ignored.
-    Raises NotARecord."""
+    """Parse a record as printed by `to_json`. Missing fields and a timestamp of -1 get defaults; topic and
+    offset are ignored. Raises NotARecord."""
     try:
         given = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -127,7 +129,7 @@ def from_json(line: bytes) -> Outgoing:
         _read(given, "value"),
         tuple((name, _bytes(value, f"header {name}")) for name, value in headers) if headers else (),
         _whole(given, "partition", _INT32_MAX),
-        _whole(given, "timestamp", _INT64_MAX),
+        None if given.get("timestamp") == NO_TIMESTAMP else _whole(given, "timestamp", _INT64_MAX),
     )
 
 

@@ -109,7 +109,7 @@ def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -
     """Call `body`, which prints as the command's options say; report its errors in the command's terms and
     return the exit code."""
     command = given.prog
-    if given.output == "json":
+    if given.output in ("json", "csv"):
         output_in_utf8()
     elif (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
         reconfigure(errors="backslashreplace")  # names may contain characters that the terminal cannot show

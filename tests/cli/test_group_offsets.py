@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +16,7 @@ from muster.client.admin import reset
 from muster.client.errors import ConnectionLost
 from muster.client.network.cluster import Cluster
 from muster.coordinator.testing import Broker
-from tests.cli.running import DEADLINE_S, Muster, run, started
+from tests.cli.running import DEADLINE_S, Muster, environment, run, started
 from tests.cli.test_groups import connect_worker, member, with_offsets
 from tests.cli.test_running import server
 from tests.support.each import each
@@ -150,6 +152,14 @@ def test_every_group_that_fails_is_named(muster: Muster, broker: Broker) -> None
     assert sorted(said) == ["group a, nope", "group a, t-0", "group b, nope", "group b, t-0"]
 
 
+def test_groups_that_all_fail_have_no_empty_table(muster: Muster, broker: Broker) -> None:
+    broker.create_topic("t", 1)
+    with broker.faults.add(api="FindCoordinator", error="GROUP_AUTHORIZATION_FAILED", times=None):
+        refused = muster("groups", "reset-offsets", "a", "b", "--topic", "t", "--to-latest")
+    assert (refused.code, refused.out) == (1, "")
+    assert [line.split(": ")[1] for line in refused.err.splitlines()] == ["group a", "group b"]
+
+
 def test_a_failure_of_one_of_several_groups_names_the_partition_once(muster: Muster, broker: Broker) -> None:
     broker.create_topic("t", 1)
     reset = ("groups", "reset-offsets", "a", "b", "--topic", "t", "--to-latest")
@@ -241,6 +251,27 @@ def test_lines_name_the_group_unless_the_user_did(muster: Muster, tmp_path: Path
     assert muster.done(*reset, "--from-file", str(plan), "--execute") == everything
     one = muster.done(*reset, "billing", "--all-topics", "--to-current")
     assert one == "orders,0,3\norders,1,0\n"
+
+
+def test_what_is_saved_can_be_put_back_whatever_the_terminal_shows(muster: Muster, tmp_path: Path) -> None:
+    group = "\u0437\u0430\u043a\u0430\u0437\u044b"
+    run(muster.bootstrap, "produce", "t", stdin=b"a\nb\n")
+    run(muster.bootstrap, "consume", "t", "--group", group, "--from-beginning", "--max-messages", "2")
+    reset = ("groups", "reset-offsets")
+    everything = ("--all-groups", "--all-topics", "--to-earliest", "--output", "csv")
+    saved = subprocess.run(
+        [sys.executable, "-m", "muster", *reset, *everything],
+        capture_output=True,
+        check=True,
+        timeout=DEADLINE_S,
+        env=environment(muster.bootstrap) | {"PYTHONIOENCODING": "latin-1"},
+    ).stdout
+    assert saved.decode() == f"{group},t,0,0\n"
+    plan = tmp_path / "plan.csv"
+    plan.write_bytes(saved)
+    muster.done(*reset, "--from-file", str(plan), "--execute")
+    (described,) = muster("groups", "describe", "--all-groups", "--output", "json").json
+    assert described["offsets"][0]["committed_offset"] == 0
 
 
 @pytest.mark.parametrize("lines", ["orders,0,4\norders,1,0\n", "billing,orders,0,4\n\nbilling,orders,1,0\n"])

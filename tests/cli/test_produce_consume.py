@@ -204,6 +204,14 @@ def test_json_lines_go_there_and_back(muster: Muster, lines: Path, tmp_path: Pat
     assert [each | {"topic": "t"} for each in again] == read.lines
 
 
+def test_a_record_without_a_timestamp_is_sent_with_the_time_of_now(muster: Muster, lines: Path) -> None:
+    lines.write_text('{"value": "v", "timestamp": -1}\n')
+    before_ms = time.time_ns() // 1_000_000
+    muster.done("produce", "t", "--file", str(lines), "--format", "json")
+    (read,) = muster("consume", "t", *ALL, "--output", "json").lines
+    assert before_ms <= read["timestamp"] <= time.time_ns() // 1_000_000
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -215,6 +223,7 @@ def test_json_lines_go_there_and_back(muster: Muster, lines: Path, tmp_path: Pat
         ('{"headers": {"a": "b"}}', "headers take [[name, value], ...]"),
         ('{"headers": [["\\ud800", "b"]]}', "headers take [[name, value], ...]"),
         ('{"partition": -1}', "partition takes a whole number"),
+        ('{"timestamp": -2}', "timestamp takes a whole number"),
         ('{"timestamp": true}', "timestamp takes a whole number"),
     ],
 )

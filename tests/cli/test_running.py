@@ -23,6 +23,7 @@ from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, environment, run, started
 from tests.support.each import each
 from tests.support.ports import free_ports
+from tests.support.wire_topics import until
 
 _PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 _SCRIPT: str = _PYPROJECT["project"]["scripts"]["muster"]
@@ -280,6 +281,18 @@ def test_ctrl_c_ends_it_while_it_waits_for_input(broker: Broker) -> None:
     assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_signal_ends_it_while_nobody_writes_to_its_fifo(broker: Broker, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    process = started(broker.bootstrap, "produce", "t", "--file", str(fifo))
+    # The only thread besides the loop's is the one that opens the FIFO.
+    until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) == 2, "the FIFO is being opened")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 @each(
     "start",
     [
@@ -417,6 +430,31 @@ def test_input_and_output_that_fail(broker: Broker, unbuffered: str, line: str, 
     command = " ".join(("muster", *words[: 1 if words[0] in ("produce", "completion") else 2]))
     command = command.removesuffix(" --help")
     assert (ended.returncode, ended.stderr) == (code, f"{command}: {said}\n" if said else "")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "printed"),
+    [
+        ("consume t --group g --from-beginning --max-messages 1", 0, "x\n"),
+        ("topics describe nope", 1, ""),
+        ("topics describe --nope", 2, ""),
+        ("users create --salt nope", 2, ""),
+    ],
+)
+def test_without_a_standard_error_nothing_is_told_on_standard_output(
+    broker: Broker, line: str, code: int, printed: str
+) -> None:
+    broker.create_topic("t")
+    run(broker.bootstrap, "produce", "t", stdin=b"x\n")
+    ended = subprocess.run(
+        ["bash", "-c", f'"{sys.executable}" -m muster {line} 2>&-'],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=environment(broker.bootstrap),
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (code, printed)
 
 
 def test_names_are_shown_in_encodings_that_do_not_have_them(broker: Broker) -> None:
