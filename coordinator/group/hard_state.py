@@ -188,6 +188,8 @@ def _delete_offset(hard: HardState, key: OffsetCommitKey) -> None:
         offsets.remove(key.topic, key.partition)
         if not offsets.topics:
             del hard.offsets[key.group]
+    # Whoever replays the records finds neither this one nor the offset that overtook what is pending.
+    hard.pending.restore(key.group, (key.topic, key.partition))
 
 
 def _put_pending(hard: HardState, key: PendingOffsetKey, value: OffsetCommitValue) -> None:

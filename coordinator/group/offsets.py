@@ -271,12 +271,13 @@ def _retention_ends(
 # --- topics -------------------------------------------------------------------------------------------------
 
 
-def orphaned(
-    group_id: str, image: TopicsImage, hard: HardState, names: frozenset[str] | None
+def remove_orphaned(
+    group_id: str, image: TopicsImage, hard: HardState, names: frozenset[str] | None, step: Step
 ) -> list[TopicPartition]:
-    """The partitions with offsets, even pending ones, of deleted topics: those the image lists, and those
-    whose name by now belongs to no topic, or to another. An offset without a topic id matches any topic of
-    its name. Only topics of these `names` are looked at; None: all."""
+    """Remove the offsets, even pending ones, of deleted topics: those the image lists, and those whose name
+    by now belongs to no topic, or to another. An offset without a topic id matches any topic of its name.
+    Only topics of these `names` are looked at; None: all. Offsets of one partition may be for different
+    topics of its name: each is judged by its own. Returns the partitions that had a committed one removed."""
     offsets = hard.offsets.get(group_id)
     of_topics = {} if offsets is None else offsets.topics
     pending = hard.pending.of_group(group_id)
@@ -293,15 +294,22 @@ def orphaned(
             return False
         return topic not in image.live or not _same_topic(topic_id, image.live[topic])
 
-    found: dict[TopicPartition, None] = {}
-    for topic, of_topic in of_topics.items():
-        if names is None or topic in names:
-            for number, committed in of_topic.offsets.items():
-                if is_orphaned(topic, committed.topic_id):
-                    found[topic, number] = None
-    for partition, of_partition in pending.items():
-        if names is None or partition[0] in names:
-            for each in of_partition.values():
-                if is_orphaned(partition[0], each.committed.topic_id):
-                    found[partition] = None
-    return list(found)
+    removed = [
+        (topic, number)
+        for topic, of_topic in of_topics.items()
+        if names is None or topic in names
+        for number, committed in of_topic.offsets.items()
+        if is_orphaned(topic, committed.topic_id)
+    ]
+    dropped = [
+        (producer_id, partition)
+        for partition, of_partition in pending.items()
+        if names is None or partition[0] in names
+        for producer_id, each in of_partition.items()
+        if is_orphaned(partition[0], each.committed.topic_id)
+    ]
+    for topic, number in removed:
+        hard.emit(records.offset_tombstone(group_id, topic, number), step)
+    for producer_id, partition in dropped:
+        hard.emit(records.pending_offset_tombstone(producer_id, group_id, partition), step)
+    return removed

@@ -2,7 +2,8 @@
 
 Whether a later commit has overtaken a pending offset follows from the order of the records, as it does in
 Kafka from their positions in the log: the store returns a shard's rows in the order in which they were
-written. So an offset's record overtakes what is pending for its partition at that moment.
+written. So an offset's record overtakes what is pending for its partition at that moment, until the offset is
+deleted.
 """
 
 from __future__ import annotations
@@ -115,6 +116,14 @@ class PendingOffsets:
             of_partition = of_group.get((topic, partition), {})
             for producer_id, pending in of_partition.items():
                 of_partition[producer_id] = pending._replace(is_overtaken=True)
+
+    def restore(self, group_id: str, partition: TopicPartition) -> None:
+        """The group's offset for this partition is gone, and overtakes nothing any more."""
+        if not self._by_group:
+            return  # the usual case
+        of_partition = self._by_group.get(group_id, {}).get(partition, {})
+        for producer_id, pending in of_partition.items():
+            of_partition[producer_id] = pending._replace(is_overtaken=False)
 
     def put_producer(self, producer_id: int, value: TransactionalProducerValue) -> None:
         self.producers[producer_id] = TransactionalProducer(

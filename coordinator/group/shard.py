@@ -223,14 +223,15 @@ class Shard:
         is_first = image.live is not None and not self._topics.is_listed
         changed = self._topics.take(image)
         names = None if is_first else changed.union([name for name, _ in image.deleted])
+        cause = Cause(Trigger.TOPIC_DELETED)
         late = self._late
         if image.live is not None:
             self._late = set()
         for group_id, group in self.groups.items():
             group.topics_changed(changed)
-            orphaned = offsets.orphaned(group_id, image, self.hard, None if group_id in late else names)
-            if orphaned:
-                self._remove_offsets(group, orphaned, Cause(Trigger.TOPIC_DELETED), step)
+            of = None if group_id in late else names
+            removed = offsets.remove_orphaned(group_id, image, self.hard, of, step)
+            self._tell_offsets_removed(group, removed, cause, step)
 
     def _note_late(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
         """An image that lists the topics leaves offsets of these topics alone, and so do later commits: the
