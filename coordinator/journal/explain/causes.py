@@ -121,10 +121,11 @@ def diagnose(case: Case) -> list[Finding]:
     gone_over = migration.finding(case)
     if gone_over is not None and gone_over.diagnosis is Diagnosis.UPGRADED:
         return [gone_over]
-    rules = OF_CONSUMER_GROUPS if case.rebalance.kind is Kind.CONSUMER else RULES
+    rules = OF_CONSUMER_GROUPS if case.kind is Kind.CONSUMER else RULES
     found = [rule(case) for rule in rules.get(case.trigger or "", ())]
     weighed = weigh([each for each in found if each is not None]) or [_UNKNOWN]
     if gone_over is not None:
         went = weighed[0]
-        return [gone_over._replace(evidence=(*gone_over.evidence, f"{went.says} ({went.diagnosis})"))]
+        why = () if went is _UNKNOWN else (f"{went.says} ({went.diagnosis})",)
+        return [gone_over._replace(evidence=(*gone_over.evidence, *why))]
     return weighed

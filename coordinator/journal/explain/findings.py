@@ -11,7 +11,7 @@ from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.facts import flag, same_client, text, texts, whole
 from muster.coordinator.journal.explain.names import owners
 from muster.coordinator.journal.explain.rebalances import Rebalance, Start
-from muster.coordinator.journal.explain.vocabulary import CERTAINTIES, Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.explain.vocabulary import CERTAINTIES, Certainty, Diagnosis, Kind, Trigger
 from muster.coordinator.journal.names import Names
 
 GAVE: Final = "reason given: "
@@ -56,6 +56,15 @@ class Case:
     def step(self) -> list[Entry]:
         """Entries recorded together with the start, the start first."""
         return [self.start.entry, *self.rebalance.step(self.start)]
+
+    @cached_property
+    def kind(self) -> Kind:
+        """The type of the group as it began: a downgraded group rebalances as a classic one, but the member
+        behind it was in a consumer group."""
+        downgraded = any(
+            each.type == "protocol_migrated" and text(each, "to_type") == Kind.CLASSIC for each in self.step
+        )
+        return Kind.CONSUMER if downgraded else self.rebalance.kind
 
     def in_step(self, kind: str) -> Entry | None:
         """The entry of that type about this member or, failing that, any in the step."""

@@ -53,7 +53,7 @@ def came_back(case: Case) -> Finding | None:
     if member(each, "requested_by") is not None:
         how = "was removed at the request of another client"
     says = f"the client that {how} {ago} before came back: this rebalance follows from that one"
-    of = "epoch" if case.rebalance.kind is Kind.CONSUMER else "generation"
+    of = "epoch" if case.kind is Kind.CONSUMER else "generation"
     generation = "" if each.generation is None else f", in {of} {each.generation}"
     evidence = f"{case.names.short(each.member)} {how} {ago} before{generation}"
     if found.by is not None:

@@ -47,7 +47,7 @@ def crashed(case: Case) -> Finding | None:
     closed_ms = case.disconnected_before_ms
     evidence = [] if closed_ms is None else [f"its connection closed {duration(closed_ms)} before"]
     certainty, unsaid = Certainty.LIKELY, "it sent no LeaveGroup"
-    if case.rebalance.kind is Kind.CONSUMER:
+    if case.kind is Kind.CONSUMER:
         unsaid = "it did not leave"
     elif case.member is not None and case.member.instance is not None:
         certainty = Certainty.POSSIBLE
@@ -95,7 +95,7 @@ def _sent_hardly_any_heartbeat(case: Case) -> bool:
     """Whether too few came to know their interval, and no former broker may have seen more. In the consumer
     protocol the broker sets that."""
     noted = {} if case.removed is None else case.removed.data
-    if case.rebalance.kind is not Kind.CLASSIC or noted.get("heartbeat_interval_ms", 0) is not None:
+    if case.kind is not Kind.CLASSIC or noted.get("heartbeat_interval_ms", 0) is not None:
         return False
     for each in case.before("shard_loaded", "member_added", "member_replaced"):
         if each.type == "shard_loaded" or case.is_about(each):
@@ -378,7 +378,7 @@ def _hung(case: Case) -> Member | None:
     """The first of the removed members that had joined; None if they had all stayed away."""
     changes = (each for each in case.before("state_changed") if text(each, "to_state") == COMPLETING)
     joined = next(changes, None)
-    if case.member is None or joined is None or case.rebalance.kind is not Kind.CLASSIC:
+    if case.member is None or joined is None or case.kind is not Kind.CLASSIC:
         return case.member
     away = {each.id for each in members(joined, "waiting_for")}
     if CUT in joined.data and case.member.id in away:

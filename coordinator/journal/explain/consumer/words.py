@@ -19,12 +19,14 @@ _SLOW_MAX: Final = 3
 
 
 def what(case: Case, who: str) -> str | None:
-    """What began the rebalance; None if it also begins rebalances of classic groups."""
+    """What began the rebalance in a consumer group; None if it is told as in classic groups."""
     entry = migrated(case)
     if entry is not None and text(entry, "to_type") == Kind.CONSUMER:
         return f"member{who} joined with the consumer protocol, the first in a classic group"
-    if case.rebalance.kind is not Kind.CONSUMER and case.trigger not in _INCIDENTS:
+    if case.kind is not Kind.CONSUMER and case.trigger not in _INCIDENTS:
         return None
+    if entry is not None and case.trigger == Trigger.METADATA_CHANGED:
+        return f"member{who} rejoined with the classic protocol"
     says = _WHAT.get(case.trigger or "")
     return None if says is None else says(who)
 

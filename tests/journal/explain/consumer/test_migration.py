@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from muster.coordinator.journal.explain import Diagnosis, Outcome, rebalances
 from muster.coordinator.journal.explain.cost import Unowned
+from muster.coordinator.journal.explain.leaving import POLL
 from muster.coordinator.journal.explain.vocabulary import Kind
 from tests.journal.explain.consumer.stories import told, why
+from tests.support.each import each
 
 UPGRADE = """
 topic orders 2
@@ -62,6 +64,58 @@ def test_the_last_member_of_the_consumer_protocol() -> None:
     assert found.member.client_id == "alice"
     assert found.evidence[0] == "alice was the last that spoke it"
     assert [each.kind for each in rebalances(told(DOWNGRADE))] == [Kind.CONSUMER] * 2 + [Kind.CLASSIC]
+
+
+LAST = """
+topic orders 2
+
+alice beat topics=orders instance=one rebalance=10s
+bob join v3 topics=orders
+alice beat owned=orders-0,orders-1
+"""
+LAST_SETTLED = f"""{LAST}
+alice beat owned=orders-0
+bob join topics=orders
+bob sync
+"""
+
+
+@each(
+    "story, what, went",
+    [
+        (
+            f"{LAST}advance 10s\n",
+            "member one (host 127.0.0.1, instance one) was evicted: it did not revoke partitions that others "
+            "waited for",
+            "it did not revoke orders-1 within its rebalance timeout: its application does not poll, or its "
+            "rebalance callback takes too long (slow-revoke)",
+        ),
+        (
+            f"{LAST_SETTLED}alice beat epoch=-2\nbob heartbeat\nadvance 30s\nbob heartbeat\nadvance 15s\n",
+            "member one (host 127.0.0.1, instance one) was evicted: heartbeats stopped 45.0 s before, its "
+            "connection stayed open",
+            f"{POLL} (poll-deadline-missed)",
+        ),
+        (
+            f"{LAST_SETTLED}carol join topics=orders instance=one\n",
+            "member one (host 127.0.0.1, instance one) took the place of the last one of the consumer "
+            "protocol",
+            None,
+        ),
+        (
+            f"{LAST_SETTLED}alice join v8 topics=orders instance=one\n",
+            "member one (host 127.0.0.1, instance one) rejoined with the classic protocol",
+            None,
+        ),
+    ],
+    ids=["slow to revoke", "away", "replaced", "went over"],
+)
+def test_why_the_last_member_of_the_consumer_protocol_is_gone(
+    story: str, what: str, went: str | None
+) -> None:
+    found = why(story)
+    assert (found.diagnosis, found.what) == (Diagnosis.DOWNGRADED, what)
+    assert found.evidence == ("one was the last that spoke it", *([] if went is None else [went]))
 
 
 def test_a_classic_rebalance_that_an_upgrade_ends() -> None:
