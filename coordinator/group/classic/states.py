@@ -60,8 +60,10 @@ TRANSITIONS: Final[Mapping[tuple[GroupState, GroupState], frozenset[Trigger]]] =
         Trigger.LOADED_OVERSIZE,
         # A downgraded group was loaded before it had rebalanced.
         Trigger.SHARD_UNLOADED,
-        # It removed the last member of the consumer protocol, and left a classic group.
+        # A consumer group removed a member and left a classic group: the last of the consumer protocol, or a
+        # classic one, if it was not allowed to be downgraded before.
         Trigger.REVOCATION_TIMED_OUT,
+        Trigger.REBALANCE_TIMED_OUT,
     },
     (_EMPTY, _DEAD): _UNLOADED,
     (_PREPARING, _DEAD): _UNLOADED,

@@ -261,12 +261,15 @@ class ConsumerGroups:
     def leave_classic(self, group: ConsumerGroup, request: LeaveGroupRequest, step: Step) -> None:
         """LeaveGroup; errors are reported per member."""
         leaving = classic_members.leaving(group.alive(), request, step)
-        for member in leaving.members:
-            cause = Cause(Trigger.MEMBER_LEFT, member.identity, leaving.reason)
-            break
-        else:
-            cause = Cause(Trigger.MEMBER_LEFT)
-        self.remove(group, leaving.members, cause, step)
+        members = leaving.members
+        cause = Cause(Trigger.MEMBER_LEFT)
+        if members:
+            first = members[0]
+            if migration.downgrades_without(group, members):
+                # Rather because of one of the consumer protocol.
+                first = min(members, key=lambda each: group.speaks_classic(each.member_id))
+            cause = Cause(Trigger.MEMBER_LEFT, first.identity, leaving.reason)
+        self.remove(group, members, cause, step)
         step.reply(leaving.response)
 
     # --- timers ---------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.coordinator.journal.entries import Entry
-from muster.coordinator.journal.explain.facts import text, whole
+from muster.coordinator.journal.explain.facts import text, texts, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
 from muster.coordinator.journal.explain.names import count, listed
 from muster.coordinator.journal.explain.rebalances import Rebalance
@@ -33,7 +33,25 @@ def finding(case: Case) -> Finding | None:
             Diagnosis.UPGRADED, Certainty.CERTAIN, says, (f"{who} joined with the consumer protocol",)
         )
     says = f"nobody speaks the consumer protocol any more: what is left is a classic group{size}"
-    return Finding(Diagnosis.DOWNGRADED, Certainty.CERTAIN, says, (f"{who} was the last that spoke it",))
+    evidence = f"{who} was the last that spoke it"
+    if not _spoke_it(case):
+        evidence = f"{who} is gone, and all others speak the classic protocol"
+    return Finding(Diagnosis.DOWNGRADED, Certainty.CERTAIN, says, (evidence,))
+
+
+def _spoke_it(case: Case) -> bool:
+    """Whether the member behind a downgrade is known to have spoken the consumer protocol. It may be a
+    classic one, if the group was not allowed to be downgraded when the last of the others left."""
+    if case.removed is None:
+        return True  # replaced by a classic member, or became one
+    for each in case.before("protocol_migrated", "member_added", "member_replaced"):
+        if each.type == "protocol_migrated":
+            if text(each, "to_type") == Kind.CONSUMER:
+                return case.is_about(each)  # the others spoke the classic protocol
+        elif case.is_about(each):
+            added = each.type == "member_added"
+            return not texts(each, "protocols") if added else text(each, "protocol") == Kind.CONSUMER
+    return False
 
 
 # --- how far it is ------------------------------------------------------------------------------------------

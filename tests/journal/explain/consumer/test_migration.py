@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.journal.explain import Diagnosis, Outcome, rebalances
+from muster.coordinator.journal.explain import Diagnosis, Outcome, explain, rebalances
 from muster.coordinator.journal.explain.cost import Unowned
 from muster.coordinator.journal.explain.leaving import POLL
 from muster.coordinator.journal.explain.vocabulary import Kind
@@ -116,6 +116,86 @@ def test_why_the_last_member_of_the_consumer_protocol_is_gone(
     found = why(story)
     assert (found.diagnosis, found.what) == (Diagnosis.DOWNGRADED, what)
     assert found.evidence == ("one was the last that spoke it", *([] if went is None else [went]))
+
+
+THREE = """
+topic orders 4
+
+carol beat topics=orders
+alice join v3 topics=orders rebalance=60s
+alice sync v2
+bob join v3 topics=orders rebalance=30s
+bob sync v2
+"""
+ITSELF = """
+topic orders 2
+
+alice join v3 topics=orders
+alice sync v2 $alice=orders-0,orders-1
+alice beat epoch=0 topics=orders
+bob join v3 topics=orders
+"""
+UPGRADES_ONLY = f"""
+config group.consumer.migration.policy upgrade
+{THREE}
+carol beat epoch=-1
+config group.consumer.migration.policy bidirectional
+reload
+alice join v3 topics=orders rebalance=60s
+alice sync v2
+bob heartbeat v2
+"""
+
+
+@each(
+    "story, who, evidence",
+    [
+        (f"{THREE}admin leave v5 $bob $carol\n", "carol", "carol was the last that spoke it"),
+        (f"{THREE}admin leave v5 $carol $bob\n", "carol", "carol was the last that spoke it"),
+        (
+            f"{UPGRADES_ONLY}bob leave v2\n",
+            "bob",
+            "bob is gone, and all others speak the classic protocol",
+        ),
+        (
+            f"{UPGRADES_ONLY}advance 30s\n",
+            "bob",
+            "bob is gone, and all others speak the classic protocol",
+        ),
+        (
+            f"config group.max.size 1\n{THREE}carol beat epoch=-1\nbob leave v2\n",
+            "bob",
+            "bob is gone, and all others speak the classic protocol",
+        ),
+        (f"{UPGRADE}bob beat epoch=-1\n", "bob", "bob was the last that spoke it"),
+        (f"{ITSELF}alice beat epoch=-1\n", "alice", "alice was the last that spoke it"),
+    ],
+    ids=[
+        "bob and carol",
+        "carol and bob",
+        "policy",
+        "policy, too slow",
+        "size",
+        "upgraded",
+        "upgraded itself",
+    ],
+)
+def test_who_was_the_last_member_of_the_consumer_protocol(story: str, who: str, evidence: str) -> None:
+    """A member of the classic protocol is not said to be."""
+    found = why(story)
+    assert found.diagnosis is Diagnosis.DOWNGRADED
+    assert found.member is not None
+    assert found.member.client_id == who
+    assert found.evidence[0] == evidence
+    assert "(unknown)" not in " ".join(found.evidence)
+
+
+def test_the_journal_does_not_show_what_the_last_member_spoke() -> None:
+    entries = told(DOWNGRADE)
+    begin = next(at for at, entry in enumerate(entries) if entry.type == "member_removed")
+    found = explain(entries[begin:])
+    assert found is not None
+    assert found.evidence[0] == "alice is gone, and all others speak the classic protocol"
 
 
 def test_a_classic_rebalance_that_an_upgrade_ends() -> None:
