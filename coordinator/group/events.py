@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, dataclass_transfor
 
 MOVES_MAX: Final = 1_000
 """Maximum number of moves reported per assignment."""
+DROPPED_MAX: Final = 1_000
+"""How many removed members are remembered when a rebalance restarts: some restart for ever."""
 
 
 class Trigger(StrEnum):
@@ -246,7 +248,8 @@ class RebalanceCompleted(Event):
     SyncGroup, or before every member of a consumer group had its target)."""
     members: int
     dropped: tuple[MemberIdentity, ...]
-    """Members removed because they did not rejoin, or revoke partitions, in time."""
+    """Members removed because they did not rejoin, or revoke partitions, in time; of those before the last
+    restart, the first DROPPED_MAX."""
     last_joined: MemberIdentity | None
     """The member whose JoinGroup came last: the one the others waited for. In a consumer group, the one that
     reached its target last."""

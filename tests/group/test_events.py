@@ -7,8 +7,10 @@ import contextlib
 import pytest
 
 from muster.coordinator.base.step import RequestContext, Step
+from muster.coordinator.group.consumer.course import Course
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import (
+    DROPPED_MAX,
     AllSynced,
     Assigned,
     Event,
@@ -29,7 +31,7 @@ from muster.coordinator.group.events import (
 from muster.coordinator.group.shard import Shard
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import KafkaError
-from tests.group.harness import Harness, told, who
+from tests.group.harness import START_MS, Harness, told, who
 from tests.group.requests import (
     assignment,
     context,
@@ -420,6 +422,30 @@ def test_who_was_dropped_before_a_restart_is_waited_for_no_more(harness: Harness
     [completed] = told(harness, RebalanceCompleted)
     assert [each.member_id for each in completed.dropped] == [bob, carol]
     assert (completed.restarts, completed.members) == (1, 2)
+
+
+def test_a_rebalance_that_restarts_for_ever_remembers_so_many_of_those_it_dropped(harness: Harness) -> None:
+    alice, bob = stable(harness, "alice", "bob", rebalance_timeout_ms=10_000)
+    join(harness, join_request(alice, rebalance_timeout_ms=10_000))
+    harness.advance(10_000)  # without bob
+    rebalance = harness.group().rebalance
+    assert rebalance is not None
+    rebalance.dropped += rebalance.dropped * DROPPED_MAX
+    join(harness, join_request(rebalance_timeout_ms=10_000), "carol")  # it begins again
+    assert (len(rebalance.dropped), rebalance.dropped_before) == (DROPPED_MAX, DROPPED_MAX)
+    harness.take_events()
+    harness.advance(10_000)  # without alice
+    [completing] = told(harness, StateChanged)
+    assert [each.member_id for each in completing.waiting_for] == [alice]
+    assert [each.member_id for each in rebalance.dropped[-2:]] == [bob, alice]
+
+
+def test_so_does_that_of_a_consumer_group() -> None:
+    course = Course(START_MS)
+    course.dropped += [MemberIdentity("bob", "bob", "/127.0.0.1", None)] * (DROPPED_MAX + 5)
+    course.restart(START_MS)
+    completed = course.completed((START_MS, "orders", 3, Trigger.MEMBER_JOINED, None, None), ())
+    assert len(completed.dropped) == DROPPED_MAX
 
 
 # --- heartbeats ---------------------------------------------------------------------------------------------

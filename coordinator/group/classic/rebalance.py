@@ -15,6 +15,7 @@ from muster.coordinator.group.classic.group import ClassicGroup, InitialDelay, R
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.events import (
+    DROPPED_MAX,
     Cause,
     LeaderChanged,
     MemberIdentity,
@@ -49,6 +50,7 @@ def prepare(group: ClassicGroup, cause: Cause, step: Step) -> None:
         group.rebalance.end_assignment(step.now_ms)
         group.rebalance.cause = cause
         group.rebalance.restarts += 1
+        del group.rebalance.dropped[DROPPED_MAX:]
         group.rebalance.dropped_before = len(group.rebalance.dropped)
     group.pending_syncs.clear()
     group.deadlines.cancel(group.sync_timer)

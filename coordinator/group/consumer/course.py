@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from muster.coordinator.group.events import MemberIdentity, RebalanceCompleted, Stamp
+from muster.coordinator.group.events import DROPPED_MAX, MemberIdentity, RebalanceCompleted, Stamp
 
 _SLOWEST_MAX: Final = 5
 
@@ -54,6 +54,7 @@ class Course:
         """Another epoch has begun."""
         self._add_up(now_ms)
         self.restarts += 1
+        del self.dropped[DROPPED_MAX:]
         self.epoch_ms, self.target_ms = now_ms, None
         self.reached.clear()
 
