@@ -24,6 +24,8 @@ Schema: TypeAlias = Any
 
 COLUMN: Final = "data"
 _OPTION: Final = "--avro-schema"
+_AROUND: Final = "muster_value"
+"""The name of the record around a schema, and of its field."""
 _FRAME_BYTES: Final = 5
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -69,9 +71,9 @@ class Avro:
     """How to decode values. Picklable, because it is sent to the executors."""
 
     reader: Schema
-    """The schema of the rows."""
+    """The schema of the rows, as the only field of a record."""
     writers: Mapping[int, Schema] = field(default_factory=dict)
-    """The schemas that values were written with, by id; empty if values have no frame."""
+    """The schemas that values were written with, likewise, by id; empty if values have no frame."""
 
     @classmethod
     def of(cls, given: Iterable[tuple[int | None, str]]) -> Avro | None:
@@ -96,7 +98,7 @@ class Avro:
 
     def spark_type(self) -> DataType:
         """The type of the rows. Raises OptionError if there is none."""
-        return _spark_type(self.reader, {}, "the schema")
+        return _spark_type(_inner(self.reader), {}, "the schema")
 
     def with_rows(self, records: StructType) -> StructType:
         """The type of records, with the decoded values as one more column."""
@@ -140,17 +142,25 @@ def _fastavro() -> Any:
 
 
 def _loaded(path: str) -> Schema:
-    """The schema in a file. Raises OptionError."""
+    """The schema in a file, as the only field of a record, which Avro encodes as the field alone: fastavro
+    parses what is no record again for each value, and takes no default but JSON then. Raises OptionError."""
     fastavro = _fastavro()
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        return fastavro.parse_schema(_with_known_types(json.loads(text)))
+        schema = _with_known_types(json.loads(Path(path).read_text(encoding="utf-8")))
+        return fastavro.parse_schema(
+            {"type": "record", "name": _AROUND, "fields": [{"name": _AROUND, "type": schema}]}
+        )
     except OSError as error:
         raise OptionError(f"{_OPTION}: {path} cannot be read: {error.strerror}") from None
     except fastavro.schema.UnknownType as error:
         raise OptionError(f"{_OPTION}: {path}: there is no type {error}") from None
     except (fastavro.schema.SchemaParseException, ValueError, TypeError, KeyError) as error:
         raise OptionError(f"{_OPTION}: {path} is no Avro schema: {error}") from None
+
+
+def _inner(record: Schema) -> Schema:
+    """The schema that is the only field of a record."""
+    return record["fields"][0]["type"]
 
 
 def _with_known_types(schema: Schema) -> Schema:
@@ -257,7 +267,7 @@ def _check_logical_types(number: int, writer: Schema, reader: Schema) -> None:
     """fastavro converts by the writer's logical types, and the column has the type of the reader's. Raises
     OptionError where they differ."""
     named = _named(writer), _named(reader)
-    for where, written, read in _matching(writer, reader, named, "the schema", set()):
+    for where, written, read in _matching(_inner(writer), _inner(reader), named, "the schema", set()):
         if _logical_of(written) != _logical_of(read):
             raise OptionError(
                 f"{_OPTION}: {where} is {_told(written)} in schema {number} and {_told(read)} in the last:"
@@ -346,9 +356,6 @@ def _told(schema: Schema) -> str:
 def _decode_defaults(reader: Schema) -> None:
     """Replace the defaults of fields, which fastavro puts into rows as they are in JSON, by the values that
     they stand for. Raises OptionError."""
-    top = _one_of(reader, "the schema") if isinstance(reader, list) else reader
-    if _kind(top) != "record":
-        return  # fastavro checks any other schema again for each value, and takes no default but JSON
     named = _named(reader)
     decoded: list[tuple[dict[str, Any], Any]] = []
     for record in named.values():
@@ -448,7 +455,7 @@ class _Decoder:
         reader = self._avro.reader
         stream = BytesIO(value)
         try:
-            row = self._read(stream, writer, None if writer is reader else reader)
+            row = self._read(stream, writer, None if writer is reader else reader)[_AROUND]
         except self._cannot_be_resolved as error:
             raise PipelineError(
                 f"{_OPTION}: the last schema cannot read what others wrote: {error}"

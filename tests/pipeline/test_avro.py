@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -355,10 +356,39 @@ def test_a_default_of_a_type_that_has_a_name(tmp_path: Path) -> None:
     assert found == {"id": 1, "name": "x", "a": None, "b": {"x": NEW_YEAR, "y": 2}}
 
 
-def test_a_default_in_an_array_of_records(tmp_path: Path) -> None:
-    old, new = ({"type": "array", "items": each} for each in (ORDER, NEWER))
-    how = avro(tmp_path, of_7=old, of_8=new)
-    assert rows(how, framed(7, [{"id": 1, "name": "x"}], old)) == [[{"id": 1, "name": "x", "price": 7}]]
+@pytest.mark.parametrize(
+    ("schema_of", "value_of"),
+    [
+        (lambda schema: {"type": "array", "items": schema}, lambda row: [row]),
+        (lambda schema: {"type": "map", "values": schema}, lambda row: {"k": row}),
+        (lambda schema: ["null", schema], lambda row: row),
+        (lambda schema: [{"type": "array", "items": ["null", schema]}, "null"], lambda row: [None, row]),
+    ],
+    ids=["array", "map", "union", "union of an array"],
+)
+@pytest.mark.parametrize(
+    ("schema", "default", "meant"),
+    [
+        ("int", 7, 7),
+        (MILLIS, 1_767_225_600_000, NEW_YEAR),
+        (MONEY, "\u0004\u00e2", Decimal("12.50")),
+        ("bytes", "\u00ff", b"\xff"),
+    ],
+    ids=str,
+)
+def test_a_default_of_a_record_that_is_not_the_top(
+    tmp_path: Path,
+    schema_of: Callable[[Any], Any],
+    value_of: Callable[[Any], Any],
+    schema: Any,
+    default: Any,
+    meant: Any,
+) -> None:
+    old, new = schema_of(ORDER), schema_of(with_field(schema, default=default))
+    row = {"id": 1, "name": "x"}
+    values = framed(7, value_of(row), old), framed(8, value_of({**row, "a": meant}), new)
+    of_default, of_value = rows(avro(tmp_path, of_7=old, of_8=new), *values)
+    assert of_default == of_value is not None
 
 
 @pytest.mark.parametrize(
