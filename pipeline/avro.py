@@ -26,6 +26,9 @@ COLUMN: Final = "data"
 _OPTION: Final = "--avro-schema"
 _AROUND: Final = "muster_value"
 """The name of the record around a schema, and of its field."""
+_OUTSIDE: Final = "outside the years 1 to 9999"
+"""In place of a default that is such a date or time, which Python cannot hold. Arrow takes it for none, so
+that `data` is null for values that need the default."""
 _FRAME_BYTES: Final = 5
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -399,7 +402,10 @@ def _default(schema: Schema, given: Any, named: Mapping[str, Schema]) -> Any:
         raise ValueError
     if _logical_of(schema) is None:
         return given
-    return _fastavro().read.LOGICAL_READERS[f"{kind}-{schema['logicalType']}"](given, schema)
+    try:
+        return _fastavro().read.LOGICAL_READERS[f"{kind}-{schema['logicalType']}"](given, schema)
+    except (ValueError, OverflowError):
+        return _OUTSIDE
 
 
 def _is_plain(kind: str, given: Any, schema: Schema) -> bool:

@@ -398,7 +398,6 @@ def test_a_default_of_a_record_that_is_not_the_top(
         (INNER, {"x": "s", "y": 1}),
         (["null", MONEY], 5),
         ("bytes", "\u0100"),
-        (MILLIS, 2**62),
         ("long", 2**70),
         ({"type": "array", "items": "int"}, ["x"]),
         ({"type": "fixed", "name": "Two", "size": 2}, "a"),
@@ -411,6 +410,33 @@ def test_a_default_that_is_no_value_of_its_type(tmp_path: Path, schema: Any, def
     with pytest.raises(OptionError, match=r"--avro-schema: field Order\.a: its default is no value of its"):
         avro(tmp_path, of_7=ORDER, of_8=newer)
     avro(tmp_path, newer)  # which has no use for it
+
+
+@pytest.mark.parametrize(
+    ("schema", "default", "value"),
+    [
+        ({**MILLIS, "logicalType": "timestamp-micros"}, 2**63 - 1, NEW_YEAR),
+        (MILLIS, 2**62, NEW_YEAR),
+        (MILLIS, 253_402_300_800_000, NEW_YEAR),
+        (LOCAL, -(2**63), datetime(2026, 1, 1)),
+        (DATE, 2**31 - 1, date(2026, 1, 1)),
+        (DATE, -(2**31), date(2026, 1, 1)),
+        (MONEY, "\u007f\u00ff\u00ff\u00ff", Decimal("12.50")),
+        (INNER, {"x": 2**62, "y": 1}, {"x": NEW_YEAR, "y": 2}),
+        ({"type": "array", "items": MILLIS}, [0, 2**62], [NEW_YEAR]),
+    ],
+    ids=str,
+)
+def test_a_default_that_cannot_be_held_makes_null_only_what_takes_it(
+    tmp_path: Path, schema: Any, default: Any, value: Any
+) -> None:
+    """Such as the greatest time, for never."""
+    newer = with_field(schema, default=default)
+    row = {"id": 1, "name": "x"}
+    found = rows(
+        avro(tmp_path, of_7=ORDER, of_8=newer), framed(7, row), framed(8, {**row, "a": value}, newer)
+    )
+    assert found == [None, {**row, "a": value}]
 
 
 def test_a_default_that_looks_like_a_union(tmp_path: Path) -> None:
