@@ -211,54 +211,59 @@ def check_options(job: Ingest) -> None:
 
 
 def check_values(spark: SparkSession, job: Ingest) -> None:
-    """Raises OptionError if `--json-schema` is no type for JSON, which Spark parses; and for fields of `data`
-    that Spark would write, but not read."""
+    """Raises OptionError for a `--json-schema` that Spark's from_json refuses, and for fields of `data` that
+    Spark would write, but not read."""
     if job.json_schema is not None:
-        option, data = "--json-schema", _parsed(job.json_schema)
+        option, data = "--json-schema", _parsed(spark, job.json_schema)
     elif job.avro is not None:
         option, data = "--avro-schema", job.avro.spark_type()
     else:
         return
-    if spark.conf.get("spark.sql.caseSensitive") == "false":
-        _check_case(data, "data", option)
+    _check_names(data, "data", option, spark.conf.get("spark.sql.caseSensitive") != "false")
 
 
-def _parsed(ddl: str) -> DataType:
-    from pyspark.errors import ParseException
-    from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+def _parsed(spark: SparkSession, ddl: str) -> DataType:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import StructType
 
     takes = f"--json-schema {ddl!r}: it takes fields, as in 'id LONG, name STRING'"
     try:
-        found = DataType.fromDDL(ddl)
-    except ParseException as error:
-        why = (from_spark(error) or "").partition("\n")[0]
+        # DataType.fromDDL takes other texts than from_json does.
+        found = spark.range(0).select(sql.from_json(sql.lit(""), ddl).alias("data")).schema["data"].dataType
+    except AnalysisException as error:
+        why = (from_spark(error) or "").partition("\n")[0].rstrip(";")
         raise OptionError(f"{takes}: {why}") from None
-    if found == StructType() or not isinstance(found, (StructType, ArrayType, MapType, VariantType)):
+    if found == StructType():
         raise OptionError(takes)
     return found
 
 
-def _check_case(of: DataType, name: str, option: str) -> None:
-    """Raises OptionError if names of fields differ in case only."""
+def _check_names(of: DataType, name: str, option: str, case_sensitive: bool) -> None:
+    """Raises OptionError if names of fields are equal, or differ in case only where that is no difference."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(of, ArrayType):
-        _check_case(of.elementType, name, option)
+        _check_names(of.elementType, name, option, case_sensitive)
     elif isinstance(of, MapType):
-        _check_case(of.keyType, name, option)
-        _check_case(of.valueType, name, option)
+        _check_names(of.valueType, name, option, case_sensitive)
     elif isinstance(of, StructType):
         names: dict[str, str] = {}
         for each in of.fields:
-            lower = each.name.lower()
-            if lower in names:
+            key = each.name if case_sensitive else each.name.lower()
+            if names.get(key) == each.name:
                 raise OptionError(
-                    f"{option}: to Spark, {name}.{names[lower]} and {name}.{each.name} are one name, and it"
+                    f"{option}: {name}.{each.name} is there twice, and Spark could not read the table:"
+                    " rename one"
+                )
+            if key in names:
+                raise OptionError(
+                    f"{option}: to Spark, {name}.{names[key]} and {name}.{each.name} are one name, and it"
                     " could not read the table: rename one, or set spark.sql.caseSensitive=true, here with"
                     " --conf and wherever the table is read"
                 )
-            names[lower] = each.name
-            _check_case(each.dataType, f"{name}.{each.name}", option)
+            names[key] = each.name
+            _check_names(each.dataType, f"{name}.{each.name}", option, case_sensitive)
 
 
 def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:
