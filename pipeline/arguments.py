@@ -49,7 +49,7 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
     if not on_spark:
         parser.set_defaults(bootstrap_server="", command_config="")
         return parser
-    parser.set_defaults(config_from="--command-config")
+    parser.set_defaults(servers_from="--bootstrap-server", config_from="--command-config")
     shared = parser.add_argument_group("common options")
     shared.add_argument(
         "--bootstrap-server",

@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     if given.bootstrap_server is None:
         given.bootstrap_server = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+        given.servers_from = BOOTSTRAP_VARIABLE
     if given.command_config is None:
         given.command_config, given.config_from = os.environ.get(CONFIG_VARIABLE), CONFIG_VARIABLE
     # SIGINT too: a script that starts this with & makes it inherit an ignored SIGINT, but may still end it

@@ -34,13 +34,12 @@ BATCH_RECORDS_DEFAULT: Final = 1_000_000
 _FOLDERS: Final = ("topic", "date")
 
 _ARGUMENTS: Final = {
-    "kafka.bootstrap.servers": "--bootstrap-server",
     "kafka.group.id": "--group",
     "startingOffsets": "--from",
     "subscribe": "--topics",
     "subscribePattern": "--pattern",
 }
-"""Source options that have their own argument."""
+"""Source options that have their own argument, apart from the servers, which a variable may give, too."""
 
 _DESCRIPTION: Final = """\
 Reads topics and writes them as Parquet, in folders by topic and by the date (UTC) of the records' timestamps.
@@ -162,7 +161,7 @@ def _work(given: Namespace) -> int:
     from muster.pipeline.session import end_session, open_session
 
     job = _job(given)
-    check_options(job)
+    check_options(job, given.servers_from)
     brokers = check_topics(job.bootstrap_servers, job.topics, Access.of(dict(job.options)))
     spark = open_session(given, brokers)
     try:
@@ -201,13 +200,15 @@ def _job(given: Namespace) -> Ingest:
     )
 
 
-def check_options(job: Ingest) -> None:
-    """Raises OptionError for options that the source would refuse, in terms of the command line."""
+def check_options(job: Ingest, servers_from: str) -> None:
+    """Raises OptionError for options that the source would refuse, in terms of the command line;
+    `servers_from` is the argument or variable that has the address."""
     options = reader_options(job)
     try:
         source_options(options, streaming=True)
     except OptionError as error:
-        raise OptionError(in_arguments(str(error), _ARGUMENTS)) from None
+        arguments = {"kafka.bootstrap.servers": servers_from, **_ARGUMENTS}
+        raise OptionError(in_arguments(str(error), arguments)) from None
 
 
 def check_values(spark: SparkSession, job: Ingest) -> None:

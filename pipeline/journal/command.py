@@ -79,7 +79,7 @@ def _from_topic(given: Namespace, to: str) -> int:
 
     options = with_access(given.option, given.command_config, given.config_from)
     job = Job(given.bootstrap_server, to, given.every, given.batch_records, options)
-    check(job)
+    check(job, given.servers_from)
     brokers = check_topics(given.bootstrap_server, [TOPIC], Access.of(dict(options)))
     spark = open_session(given, brokers, _STATEFUL)
     try:

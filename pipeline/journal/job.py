@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-_ARGUMENTS: Final = {"kafka.bootstrap.servers": "--bootstrap-server"}
-"""Source options that have their own argument, and may be wrong."""
 _APART_S: Final = 60.0
 _SHARE: Final = 10
 _ENDS_S: Final = 10.0
@@ -59,13 +57,14 @@ class Job(NamedTuple):
         return ours | dict(self.options)
 
 
-def check(job: Job) -> None:
-    """Raises OptionError for options that the source would refuse, in terms of the command line."""
+def check(job: Job, servers_from: str) -> None:
+    """Raises OptionError for options that the source would refuse, in terms of the command line;
+    `servers_from` is the argument or variable that has the address."""
     options = job.reader_options
     try:
         source_options(options, streaming=True)
     except OptionError as error:
-        raise OptionError(in_arguments(str(error), _ARGUMENTS)) from None
+        raise OptionError(in_arguments(str(error), {"kafka.bootstrap.servers": servers_from})) from None
 
 
 class Maker(Teller):

@@ -189,13 +189,26 @@ def test_an_error_names_the_argument(
     assert err.startswith(f"muster-pipeline {command[0]}: {expected}")
 
 
+@pytest.mark.parametrize("command", [["ingest", "--topics", "a"], ["rebalances"]], ids=lambda each: each[0])
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("MUSTER_BOOTSTRAP_SERVERS", "host:abc", "'host:abc' is no address; it takes"),
+        ("MUSTER_COMMAND_CONFIG", "/nowhere", "/nowhere: no such file or directory;"),
+    ],
+)
 @pytest.mark.usefixtures("no_session")
 def test_an_error_names_the_variable(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    variable: str,
+    value: str,
+    expected: str,
 ) -> None:
-    monkeypatch.setenv("MUSTER_COMMAND_CONFIG", "/nowhere")
-    err = told(capsys, 2, "rebalances", "--to", "lake")
-    assert err.startswith("muster-pipeline rebalances: MUSTER_COMMAND_CONFIG: /nowhere: no such file")
+    monkeypatch.setenv(variable, value)
+    err = told(capsys, 2, *command, "--to", "lake")
+    assert err.startswith(f"muster-pipeline {command[0]}: {variable}: {expected}")
 
 
 def test_that_no_broker_answers_is_said_once() -> None:
