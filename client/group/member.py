@@ -128,7 +128,7 @@ class Member(ABC):
         joins = self.rejoin_needed and not self._wants_join
         if self._error is None and self.result is None and not joins:
             return None
-        return self._error, self.result, joins
+        return self._error, self.result, joins, self.lost
 
     def stand_in_for(self, other: Member) -> None:
         """Replace another member, taking over its subscription and those waiting for it."""

@@ -374,6 +374,30 @@ async def test_who_was_away_too_long_is_told_that_its_partitions_are_lost(
     assert "test_who_was_away_too_long" in warnings[-1]
 
 
+async def test_work_on_a_lost_partition_is_cancelled_at_once_if_a_rebalance_was_announced_before(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "heartbeat_interval_ms": 200}
+    async with (
+        Admin(broker.bootstrap) as admin,
+        Consumer(broker.bootstrap, **settings, auto_offset_reset="earliest") as consumer,
+    ):
+        assert await consumer.get() is not None
+        task = consumer.scope(TopicPartition("t", 0)).create_task(asyncio.Event().wait())
+        group = consumer._core.group
+        assert group is not None
+        async with reading(broker.bootstrap, **settings) as other:
+            await other.until(lambda: group.rejoin_needed)  # nobody reads, so the group waits
+            assert not task.done()
+            await admin.remove_members("g", member_ids=[consumer.health().member_id])
+            await other.until_assigned(TopicPartition("t", 0))
+            await other.until(lambda: group.lost)
+            await until(lambda: task.done())
+            assert task.cancelled()
+
+
 async def test_work_in_a_scope_ends_before_the_partition_goes(broker: Broker) -> None:
     broker.create_topic("t", 2)
     await send(broker.bootstrap, "t", 2, partitions=2)

@@ -106,6 +106,25 @@ async def test_a_rebalance_learned_from_a_heartbeat_wakes_the_consumer(broker: B
         await settled(first, second, owning=2)
 
 
+@BOTH
+async def test_the_consumer_is_woken_for_a_loss_after_a_rebalance_it_was_woken_for(
+    broker: Broker, cluster: Cluster, apart: bool
+) -> None:
+    broker.create_topic("t", 2)
+    async with (
+        member(broker.bootstrap, apart=apart) as first,
+        member(broker.bootstrap, apart=apart) as second,
+    ):
+        await settled(first)
+        wakes = first.wakes
+        await reading(second, until=lambda: first.wakes > wakes)
+        assert not first.group.lost
+        wakes = first.wakes
+        await remove(cluster, first.group.member_id)
+        await until(lambda: first.wakes > wakes)
+        assert first.group.lost
+
+
 async def test_a_blocked_loop_loses_no_membership_kept_in_a_thread(broker: Broker) -> None:
     broker.create_topic("t")
     async with member(broker.bootstrap, apart=True, heartbeat_interval_ms=50) as alone:
