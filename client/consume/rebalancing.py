@@ -123,6 +123,7 @@ class Rebalancing:
             return True  # A callback raised, so the join did not happen.
         if group.lost:
             await self._scopes.end(self.owned, 0.0)
+            self.lost()  # No new ones either, while the listener is told.
         # Once per rebalance: with cooperative assignors reading goes on while the group is joined.
         if (
             group.revokes_first
@@ -196,5 +197,6 @@ class Rebalancing:
         return await self._auto_commit.catch_up(commit, until, self._give_up_by)
 
     def _let_go(self, partitions: frozenset[TopicPartition]) -> None:
+        self._scopes.drop(partitions)
         self.owned -= partitions
         self._adopt(self.owned, settled=False)

@@ -84,10 +84,9 @@ class Scopes:
         return task in self._dropped or any(task in scope.tasks for scope in self._scopes.values())
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """Cancel the tasks of these partitions at once."""
+        """Cancel the tasks of these partitions at once, and refuse new ones until `drop` or `end`."""
         for partition in partitions:
-            if scope := self._scopes.get(partition):
-                scope.cancel()
+            self.of(partition).cancel()
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """End the scopes of these partitions: cancel their tasks at once, and leave it to `end` to wait for

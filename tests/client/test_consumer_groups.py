@@ -33,6 +33,7 @@ from muster.protocol.errors import ErrorCode
 from muster.realtime import keep_real
 from tests.client.failing import failure
 from tests.client.reading import LONG_S, Reading, Told, numbers, on, reading, send, until
+from tests.support.facts import turns
 from tests.support.frozen import frozen
 
 EAGER = {"assignors": ["range"]}
@@ -396,6 +397,34 @@ async def test_work_on_a_lost_partition_is_cancelled_at_once_if_a_rebalance_was_
             await other.until(lambda: group.lost)
             await until(lambda: task.done())
             assert task.cancelled()
+
+
+async def test_a_lost_partition_takes_no_work_even_if_nobody_asked_for_its_scope_before(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    async with (
+        Admin(broker.bootstrap) as admin,
+        Consumer(
+            broker.bootstrap,
+            group_id="g",
+            topics="t",
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=200,
+        ) as consumer,
+    ):
+        assert await consumer.get() is not None
+        group = consumer._core.group
+        assert group is not None
+        await admin.remove_members("g", member_ids=[consumer.health().member_id])
+        await until(lambda: group.lost)
+        await turns()  # until the consumer was woken
+        work = asyncio.sleep(0)
+        with pytest.raises(Closed, match="t-0 is no longer assigned to this consumer"):
+            consumer.scope(TopicPartition("t", 0)).create_task(work)
+        assert await consumer.get() is not None
+        await consumer.scope(TopicPartition("t", 0)).create_task(asyncio.sleep(0))
 
 
 async def test_work_in_a_scope_ends_before_the_partition_goes(broker: Broker) -> None:

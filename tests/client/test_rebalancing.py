@@ -15,7 +15,7 @@ from muster.client.consume.listener import Calls
 from muster.client.consume.rebalancing import Rebalancing
 from muster.client.consume.scope import Scopes
 from muster.client.consume.subscription import Subscription
-from muster.client.errors import ClientError, RequestTimedOut, TimedOut
+from muster.client.errors import ClientError, Closed, RequestTimedOut, TimedOut
 from muster.client.group.group import Group, Joined, Preparation, State
 from muster.client.network.connection import deadline
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -65,12 +65,14 @@ class FakeGroup:
 
 
 class Told(RebalanceListener):
-    def __init__(self, story: list[Any], raises: str = "") -> None:
+    def __init__(self, story: list[Any], raises: str, told: Callable[[str], None]) -> None:
         self.story = story
         self.raises = raises
+        self.told = told
 
     def _told(self, what: str, partitions: Any) -> None:
         self.story.append((what, *sorted(map(str, partitions))))
+        self.told(what)
         if what in self.raises:
             raise RuntimeError(what)
 
@@ -101,9 +103,11 @@ class Stage:
         self.why: KafkaError | ClientError = RequestTimedOut("late")
         self.gone = True
         self.failures: list[BaseException] = []
+        self.told: Callable[[str], None] = lambda what: None
+        """Called during a callback, with its name."""
         subscription = Subscription()
         subscription.subscribe("t")
-        calls = Calls(None, Told(self.story, raises))
+        calls = Calls(None, Told(self.story, raises, lambda what: self.told(what)))
         self.scopes = Scopes(self.failures.append)
         self.woken = asyncio.Event()
         self.auto_commit = AutoCommit(
@@ -333,6 +337,59 @@ async def test_what_is_lost_is_not_committed() -> None:
     assert task.cancelled()
     stage.group.gives(set(), {T0})
     await stage.go_on()
+    assert not stage.scopes.of(T0).ended
+
+
+async def test_lost_partitions_take_no_work_until_they_are_assigned_again() -> None:
+    stage = Stage()
+    stage.own(T0, T1)
+    refused: list[bool] = []
+    stage.told = lambda what: refused.append(stage.scopes.of(T0).ended)
+    committing = stage.hold_commits()
+    assert await stage.go_on(0.01) == [("hold", "t-0", "t-1"), ("commit", "t-0", "t-1")]
+    stage.group.lost = True
+    stage.rebalancing.lost()
+    for where in (T0, T1):  # of which nobody has asked for a scope before
+        work = asyncio.sleep(0)
+        with pytest.raises(Closed, match="no longer assigned"):
+            stage.scopes.of(where).create_task(work)
+    committing.set()
+    stage.group.gives(set(), {T0})
+    assert ("lost", "t-0", "t-1") in await stage.go_on()
+    assert refused == [True, False]  # when told that they are lost, and that one is assigned
+    await stage.scopes.of(T0).create_task(asyncio.sleep(0))
+
+
+async def test_a_loss_during_a_commit_before_the_join_leaves_no_scope_that_refuses_for_ever() -> None:
+    stage = Stage()
+    stage.own(T0)
+
+    async def refuse() -> bool:
+        stage.group.lost = True
+        stage.rebalancing.lost()
+        raise RequestTimedOut("late")
+
+    stage.may_commit = refuse
+    stage.group.gives(set(), {T0})
+    assert ("assigned", "t-0") in await stage.go_on()
+    await stage.scopes.of(T0).create_task(asyncio.sleep(0))
+
+
+async def test_work_that_begins_while_the_listener_is_told_of_the_end_goes_with_the_partition() -> None:
+    stage = Stage()
+    stage.own(T0)
+    tasks: list[asyncio.Task[Any]] = []
+
+    def told(what: str) -> None:
+        if what == "revoked":
+            tasks.append(stage.scopes.of(T0).create_task(asyncio.Event().wait()))
+
+    stage.told = told
+    stage.group.gives(set(), {T0})
+    assert ("assigned", "t-0") in await stage.go_on()
+    (task,) = tasks
+    await until(task.done)
+    assert task.cancelled()
     assert not stage.scopes.of(T0).ended
 
 
