@@ -46,6 +46,13 @@ _MEMBER_IN_FETCH: Final = 9  # the first version that names the member (KIP-848)
 _TOPIC_IDS: Final = 10  # the first OffsetCommit version with topics by id
 
 
+class _Wanted(NamedTuple):
+    """What to commit for a partition."""
+
+    place: OffsetAndMetadata
+    topic_id: uuid.UUID | None
+
+
 class _Call:
     """One call of `commit`, and the outcomes of its partitions so far."""
 
@@ -55,9 +62,9 @@ class _Call:
         "of_member",
         "offsets",
         "outcomes",
-        "topic_ids",
         "until",
         "waits_for_topics",
+        "wanted",
         "why",
     )
 
@@ -70,10 +77,11 @@ class _Call:
         of_member: bool,
         waits_for_topics: bool,
     ) -> None:
-        self.topic_ids = topic_ids
         self.of_member = of_member
         self.waits_for_topics = waits_for_topics
         self.offsets = dict(offsets)
+        self.wanted = {where: _Wanted(place, topic_ids.get(where)) for where, place in offsets.items()}
+        """What to send: its own places or, once sent with a newer call's, that one's."""
         self.left = set(self.offsets)
         self.outcomes: dict[TopicPartition, Outcome] = {}
         self.until = until
@@ -100,13 +108,6 @@ class _As(NamedTuple):
     state: State | None
     """None: not a member, only committing for the group."""
     owned: frozenset[TopicPartition]
-
-
-class _Wanted(NamedTuple):
-    """What to commit for a partition."""
-
-    place: OffsetAndMetadata
-    topic_id: uuid.UUID | None
 
 
 class _Left(Enum):
@@ -213,15 +214,13 @@ class Offsets:
             _note(calls, refusal(ErrorCode.REBALANCE_IN_PROGRESS, about=f"group {self._settings.group_id}"))
             await self._wait_for_change(member, until)
             return
-        wanted = {
-            where: _Wanted(place, call.topic_ids.get(where))
-            for call in calls
-            for where, place in call.offsets.items()
-            if where in call.left
-        }
+        wanted = {where: each for call in calls for where, each in call.wanted.items() if where in call.left}
         attempt_until = deadline(2 * self._settings.request_timeout_ms / 1000)  # for look-up and commit
         try:
             node = await self._driver.coordinator(attempt_until)
+            for call in calls:
+                # Even if the newer call is given up, its places may be committed: an older one repeats them.
+                call.wanted = {where: wanted[where] for where in call.left}
             codes = await self._ask(node, wanted, member, attempt_until)
         except AuthenticationFailed as error:
             for call in calls:

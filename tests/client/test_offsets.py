@@ -405,6 +405,49 @@ async def test_an_old_commit_that_is_tried_again_does_not_undo_a_newer_one() -> 
         assert commits(broker)[1:] == [{0: 9}]
 
 
+@each("gives_up", ["times out", "is cancelled"])
+async def test_nor_does_it_once_the_newer_ones_caller_has_given_up(gives_up: str) -> None:
+    """The coordinator may have written the newer one: its answer was lost."""
+    broker = Coordinator()
+    lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    broker.answers[ApiKey.OFFSET_COMMIT] = one_after_the_other(
+        lambda request: committed(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        lambda request: lost,
+        lambda request: committed(request, 0),
+    )
+    async with stable(broker, retry_backoff_ms=200, retry_backoff_max_ms=200) as alone:
+        old = asyncio.create_task(alone.commit(5, P0))
+        await until(lambda: commits(broker))
+        seconds = A_WHILE_S if gives_up == "times out" else LONG_S
+        new = asyncio.create_task(alone.commit(9, P0, P1, seconds=seconds))
+        await until(lambda: len(commits(broker)) == 2)
+        if gives_up == "is cancelled":
+            new.cancel()
+        await asyncio.wait([new])
+        lost.set_result(CUTS)
+        assert (await old)[P0] == Committed(5)
+        assert commits(broker)[1:] == [{0: 9, 1: 9}, {0: 9}]
+
+
+async def test_a_newer_commit_that_was_given_up_before_it_was_sent_changes_nothing() -> None:
+    broker = Coordinator()
+    refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    broker.answers[ApiKey.OFFSET_COMMIT] = one_after_the_other(
+        lambda request: refused, lambda request: committed(request, 0)
+    )
+    async with stable(broker) as alone:
+        old = asyncio.create_task(alone.commit(5, P0))
+        await until(lambda: commits(broker))
+        new = asyncio.create_task(alone.commit(9, P0))
+        await asyncio.sleep(0)
+        new.cancel()
+        await asyncio.wait([new])
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        refused.set_result(committed(broker.requests(ApiKey.OFFSET_COMMIT)[0], code))
+        assert (await old)[P0] == Committed(5)
+        assert commits(broker) == [{0: 5}, {0: 5}]
+
+
 async def test_what_cannot_pass_fails_only_who_asked_for_it() -> None:
     broker = Coordinator()
     gate: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
