@@ -2,14 +2,18 @@
 commits run in their own task, and nobody waits for them. Commits before a rebalance do too, so a reading call
 may end before they do, and the next one finds them further along. If the generation has ended, a commit is
 dropped: the partition's new owner reads those records again.
+
+The offsets of a group without members expire, by the time of their last commit. So a reader of assigned
+partitions commits a position again, though it has not changed, once its last commit is `AGAIN_S` old.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from muster.client.errors import NEVER_PASSES, AuthenticationFailed, ClientError, TimedOut
 from muster.client.group.outcomes import CommitResult
@@ -18,6 +22,15 @@ from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.protocol.errors import KafkaError
 
 _LOG: Final = logging.getLogger("muster.client.consumer")
+
+AGAIN_S: Final = 600.0
+
+
+class _Known(NamedTuple):
+    """What is committed, and at what time of the loop; -inf if that is unknown."""
+
+    offset: int
+    at: float
 
 
 class AutoCommit:
@@ -52,7 +65,7 @@ class AutoCommit:
         self._last: asyncio.Task[None] | None = None
         self._last_step: tuple[frozenset[TopicPartition], float] | None = None
         self._let_go: set[asyncio.Task[None]] = set()
-        self._known: dict[TopicPartition, int] = {}
+        self._known: dict[TopicPartition, _Known] = {}
         self._failure: Exception | None = None
         self._off = False
         self._warned = False  # of the refusals since the last commit that succeeded
@@ -66,9 +79,10 @@ class AutoCommit:
             if left:
                 raise TimedOut("the automatic commit before the first transaction is still under way")
 
-    def known(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These offsets are already committed."""
-        self._known.update(offsets)
+    def known(self, offsets: Mapping[TopicPartition, int], *, now: bool = True) -> None:
+        """These offsets are committed: `now`, or nobody knows since when."""
+        at = deadline(0) if now else -math.inf
+        self._known.update((where, _Known(offset, at)) for where, offset in offsets.items())
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions are no longer ours, and others may commit for them."""
@@ -202,11 +216,16 @@ class AutoCommit:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._off:
             return {}
+        since = -math.inf if self._is_member() else deadline(-AGAIN_S)
         return {
             where: place
             for where, place in self._handled().items()
-            if (partitions is None or where in partitions) and self._known.get(where) != place.offset
+            if (partitions is None or where in partitions) and not self._is_known(where, place.offset, since)
         }
+
+    def _is_known(self, where: TopicPartition, offset: int, since: float) -> bool:
+        known = self._known.get(where)
+        return known is not None and known.offset == offset and known.at >= since
 
     def _under_way(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._periodic, self._last, *self._let_go) if task is not None]

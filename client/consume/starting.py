@@ -93,7 +93,7 @@ class Starting:
             if place is not None:
                 self._fetcher.seek(where, Position(place.offset, place.leader_epoch))
                 if self._auto_commit is not None:
-                    self._auto_commit.known({where: place.offset})
+                    self._auto_commit.known({where: place.offset}, now=False)
             elif self._settings.auto_offset_reset is None:
                 nowhere.add(where)
             else:

@@ -26,7 +26,9 @@ from muster.client import (
     TimedOut,
     TopicPartition,
 )
+from muster.client.consume import auto_commit
 from muster.client.consume.core import ConsumerCore
+from muster.client.network.connection import deadline
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
 from tests.client.reading import LONG_S, numbers, on, reading, send, until
@@ -661,6 +663,39 @@ async def test_a_partition_assigned_again_is_committed_even_where_its_last_commi
         if sought:
             reader.seek(T0, 0)
         await read_all()
+    assert await committed(broker) == 3
+
+
+async def test_a_quiet_assigned_partitions_offset_does_not_expire_while_it_is_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 3)
+    later_s = 0.0
+    monkeypatch.setattr(auto_commit, "deadline", lambda seconds: deadline(seconds + later_s))
+    async with consumer(broker, group_id="g", auto_commit_interval_ms=10) as reader:
+        core = reader._core
+        reader.assign([T0])
+
+        async def read_until_committed_since(at: float) -> None:
+            async with asyncio.timeout(LONG_S):
+                while (core.committed_at or 0) <= at:
+                    await reader.get(0.01)
+
+        for _ in range(3):
+            assert await reader.get() is not None
+        await read_until_committed_since(0)
+        for _ in range(9):  # more than offsets.retention.minutes in all
+            at, later_s = core.committed_at or 0, later_s + 86_400
+            await asyncio.to_thread(broker.clock.advance, 86_400)
+            await read_until_committed_since(at)
+        assert await committed(broker) == 3
+        monkeypatch.undo()
+    for _ in range(9):  # programs that find nothing to read
+        await asyncio.to_thread(broker.clock.advance, 86_400)
+        async with consumer(broker, group_id="g") as reader:
+            reader.assign([T0])
+            assert await reader.position(T0) == 3
     assert await committed(broker) == 3
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from muster.client import CommitResult, Committed, OffsetAndMetadata, RebalanceListener, Retry, TopicPartition
 from muster.client.assignors import RebalanceProtocol
+from muster.client.consume import auto_commit
 from muster.client.consume.auto_commit import AutoCommit
 from muster.client.consume.listener import Calls
 from muster.client.consume.rebalancing import Rebalancing
@@ -102,6 +103,7 @@ class Stage:
         self.may_commit: Callable[[], Awaitable[bool]] | None = None
         self.why: KafkaError | ClientError = RequestTimedOut("late")
         self.gone = True
+        self.is_member = True
         self.failures: list[BaseException] = []
         self.told: Callable[[str], None] = lambda what: None
         """Called during a callback, with its name."""
@@ -115,7 +117,7 @@ class Stage:
             self._handled,
             self.woken.set,
             self._are_gone,
-            lambda: True,
+            lambda: self.is_member,
             interval_s=LONG_S,
             attempt_s=LONG_S,
             retry_backoff_s=0.001,
@@ -532,6 +534,36 @@ async def test_a_periodic_commit_begins_with_what_is_handled_by_then() -> None:
     stage.own(T1)
     await until(lambda: stage.story)
     assert stage.story == [("commit", "t-1")]
+    await stage.auto_commit.close()
+
+
+async def test_offsets_of_assigned_partitions_are_committed_again_before_they_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    stage.own(T0, T1)
+    later_s = 0.0
+    monkeypatch.setattr(auto_commit, "deadline", lambda seconds: deadline(seconds + later_s))
+
+    async def ticks() -> list[Any]:
+        stage.auto_commit._due = True
+        stage.auto_commit.tick()
+        await until(lambda: stage.auto_commit._periodic is None)
+        story, stage.story[:] = list(stage.story), []
+        return story
+
+    stage.auto_commit.known({T0: 7}, now=False)
+    assert await ticks() == [("commit", "t-1")]
+    later_s += auto_commit.AGAIN_S + 1
+    assert await ticks() == []  # a member's do not expire
+    stage.is_member = False
+    stage.auto_commit.known({T1: 7})
+    assert await ticks() == [("commit", "t-0")]
+    later_s += auto_commit.AGAIN_S - 1
+    assert await ticks() == []
+    later_s += 2
+    assert await ticks() == [("commit", "t-0", "t-1")]
+    assert await ticks() == []
     await stage.auto_commit.close()
 
 
