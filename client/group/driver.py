@@ -24,6 +24,7 @@ from muster.client.errors import (
     may_pass,
     refusal,
 )
+from muster.client.group.assignor_calls import AssignorFailed
 from muster.client.group.consumer_answers import not_offered
 from muster.client.group.member import Member
 from muster.client.group.membership_types import Ask, Kind
@@ -387,15 +388,7 @@ class Driver:
             case Kind.NAMES:
                 return await self._names(ask.topic_ids, until)
             case Kind.ASSIGN:
-                return self._assign(ask)
-
-    def _assign(self, ask: Ask) -> Any:
-        try:
-            return ask.work()
-        except Exception as error:
-            raise AssignorFailed(
-                f"group {self._group_id}: the assignor failed: {type(error).__name__}: {error}"
-            ) from error
+                return ask.work()
 
     # --- requests -------------------------------------------------------------------------------------------
 
@@ -509,10 +502,6 @@ class Driver:
         if connection is None or not connection.is_open:
             return None
         return self.spawn(connection.close(), "closing a connection to a coordinator")
-
-
-class AssignorFailed(ClientError):
-    """An assignor raised an exception (the cause)."""
 
 
 def _present(ask: Ask) -> Message:

@@ -18,6 +18,7 @@ from muster.client.assignors import (
     read_subscription,
 )
 from muster.client.errors import may_pass, refusal
+from muster.client.group.assignor_calls import calling
 from muster.client.group.membership_types import Ask, GroupSettings, Kind
 from muster.client.partitions import TopicPartition
 from muster.protocol.errors import DecodeError
@@ -62,8 +63,11 @@ class Leadership:
             return None
         if self._known is None:
             return Ask(Kind.TOPICS, settings.request_timeout_ms, topics=self.topics)
-        work = partial(assign_checked, self._assignor, self.members, self._known)
-        return Ask(Kind.ASSIGN, settings.max_poll_interval_ms, work=work)
+        return Ask(Kind.ASSIGN, settings.max_poll_interval_ms, work=partial(self._assign, topics=self._known))
+
+    def _assign(self, topics: Mapping[str, TopicPartitions]) -> dict[str, list[TopicPartition]]:
+        with calling(self._assignor, self._settings.group_id):
+            return assign_checked(self._assignor, self.members, topics)
 
     def told_topics(self, topics: Mapping[str, TopicPartitions]) -> None:
         """Take the current partitions of the topics that exist."""

@@ -27,6 +27,7 @@ from muster.client.assignors import (
 )
 from muster.client.errors import ClientError, refusal
 from muster.client.group.answers import Action, action_of, reason_of
+from muster.client.group.assignor_calls import AssignorFailed, calling
 from muster.client.group.leadership import Leadership
 from muster.client.group.member import Member
 from muster.client.group.membership_types import (
@@ -201,7 +202,10 @@ class Membership(Member):
         self._expire(now_ms, asks)
         asks += self._find_if_due(now_ms)
         if self._can_go_on() and now_ms >= self._join_at_ms:
-            asks.append(self._go_on(now_ms))
+            try:
+                asks.append(self._go_on(now_ms))
+            except AssignorFailed as error:
+                self._give_up(error)
         elif self._probe_is_wanted() and now_ms >= self._probe_at_ms:
             self._probe = self._ask(Kind.PROBE, self.settings.request_timeout_ms)
             asks.append(self._probe)
@@ -466,7 +470,12 @@ class Membership(Member):
             self.subscribe(self.topics, self._accepts)
         if self._lead is not None:
             self._watch_at_ms = now_ms + self._lead.watch_interval_ms()
-        self._by_name[self.generation.protocol_name or ""].on_assignment(assigned, self.generation_id)
+        assignor = self._by_name[self.generation.protocol_name or ""]
+        try:
+            with calling(assignor, self.settings.group_id):
+                assignor.on_assignment(assigned, self.generation_id)
+        except AssignorFailed as error:  # The member has its assignment all the same.
+            self._error = self.last_error = error
 
     # --- staying --------------------------------------------------------------------------------------------
 

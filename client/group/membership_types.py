@@ -118,7 +118,7 @@ class Kind(Enum):
     ASSIGNED = auto()
     """Ask the coordinator which partitions the members have. Answer: the response."""
     ASSIGN = auto()
-    """Call `work`, which may take a while. Answer: what it returns."""
+    """Call `work`, which may take a while, and raise AssignorFailed. Answer: what it returns."""
     PROBE = auto()
     """Check that the coordinator still responds while it holds a JoinGroup or SyncGroup. Answer: anything."""
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from muster.client.assignors import subscription_bytes
+from muster.client.assignors import Assignor, subscription_bytes
+from muster.client.group.assignor_calls import calling
 from muster.client.group.membership_types import Generation, GroupSettings
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.protocol.messages.classic_group import (
@@ -32,7 +33,7 @@ def join_request(
     reason: str,
 ) -> JoinGroupRequest:
     """Carries the metadata of every assignor. Equal subscriptions give equal bytes, since the coordinator
-    compares them."""
+    compares them. Raises AssignorFailed."""
     topics, owned = sorted(topics), sorted(owned)
     return JoinGroupRequest(
         group_id=settings.group_id,
@@ -43,19 +44,24 @@ def join_request(
         protocol_type=PROTOCOL_TYPE,
         protocols=[
             JoinGroupRequest.Protocol(
-                name=each.name,
-                metadata=subscription_bytes(
-                    topics,
-                    owned,
-                    generation.generation_id,
-                    settings.rack,
-                    each.user_data(topics, owned, generation.generation_id),
-                ),
+                name=each.name, metadata=_subscription(settings, generation, topics, owned, each)
             )
             for each in settings.assignors
         ],
         reason=reason[:REASON_CHARACTERS_MAX],
     )
+
+
+def _subscription(
+    settings: GroupSettings,
+    generation: Generation,
+    topics: Iterable[str],
+    owned: Iterable[TopicPartition],
+    assignor: Assignor,
+) -> bytes:
+    with calling(assignor, settings.group_id):
+        user_data = assignor.user_data(topics, owned, generation.generation_id)
+        return subscription_bytes(topics, owned, generation.generation_id, settings.rack, user_data)
 
 
 def sync_request(

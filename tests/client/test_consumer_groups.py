@@ -27,6 +27,7 @@ from muster.client import (
     TopicPartition,
     TransactionAborted,
 )
+from muster.client.assignors.range import RangeAssignor
 from muster.client.group.group import Group
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
@@ -1201,3 +1202,39 @@ async def test_a_test_in_which_time_stands_still_does_not_stop_heartbeats(
         with frozen():
             async with broker.aio.faults.add(api="Heartbeat", delay="0ms", times=5) as heard:
                 await heard.hit(5)
+
+
+@pytest.mark.parametrize("where", ["user_data", "on_assignment"])
+async def test_an_assignor_that_raises_is_told_by_a_reading_call_and_the_next_one_reads(
+    broker: Broker, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+
+    class Fails(RangeAssignor):
+        name = "fails"
+        left = 1
+
+        def user_data(self, topics: Any, owned: Any, generation_id: int) -> bytes | None:
+            self.fail("user_data")
+            return None
+
+        def on_assignment(self, assigned: Any, generation_id: int) -> None:
+            self.fail("on_assignment")
+
+        def fail(self, here: str) -> None:
+            if here == where and self.left:
+                self.left -= 1
+                raise KeyError("the bug")
+
+    async with Consumer(
+        broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest", assignors=[Fails()]
+    ) as consumer:
+        with pytest.raises(ClientError, match="the assignor 'fails' failed: KeyError: 'the bug'") as raised:
+            await consumer.get()
+        assert isinstance(raised.value.__cause__, KeyError)
+        assert await consumer.get() is not None
+        assert consumer.health().membership == "STABLE"
+    assert consumer.health().rebalances == 1
+    assert await committed(broker) == 1
+    assert "internal error" not in caplog.text

@@ -273,10 +273,16 @@ class Broken(Assignor):
 
 
 @BOTH
-@pytest.mark.parametrize("where", ["user_data", "on_assignment"])
-async def test_what_breaks_inside_is_told_by_every_call_and_hangs_nowhere(where: str, apart: bool) -> None:
+@pytest.mark.parametrize("where", ["due", "answered"])
+async def test_what_breaks_inside_is_told_by_every_call_and_hangs_nowhere(
+    where: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: Any) -> None:
+        raise RuntimeError(f"{where} is broken")
+
+    monkeypatch.setattr(Membership, where, breaks)
     broker = Coordinator()
-    async with broker.serve(), member(broker.bootstrap, assignors=(Broken(where),), apart=apart) as alone:
+    async with broker.serve(), member(broker.bootstrap, apart=apart) as alone:
         with pytest.raises(ClientError, match=f"RuntimeError: {where} is broken") as raised:
             await alone.read(LONG_S)
         assert isinstance(raised.value.__cause__, RuntimeError)
@@ -291,7 +297,11 @@ async def test_what_breaks_inside_is_told_by_every_call_and_hangs_nowhere(where:
 
 @pytest.mark.parametrize(
     ("where", "why"),
-    [("assign", "RuntimeError: assign is broken"), ("members", "ValueError: .*not a member of the group")],
+    [
+        ("user_data", "RuntimeError: user_data is broken"),
+        ("assign", "RuntimeError: assign is broken"),
+        ("members", "ValueError: .*not a member of the group"),
+    ],
 )
 async def test_an_assignor_that_fails_is_told_by_the_join_and_may_be_tried_again(
     where: str, why: str
@@ -300,8 +310,9 @@ async def test_an_assignor_that_fails_is_told_by_the_join_and_may_be_tried_again
     broker.answers[ApiKey.JOIN_GROUP] = lambda request: joined(1, "m", protocol="broken")
     async with broker.serve(), member(broker.bootstrap, assignors=(Broken(where),)) as alone:
         for _ in range(2):
-            with pytest.raises(ClientError, match=why):
+            with pytest.raises(ClientError, match=f"the assignor 'broken' failed: {why}"):
                 await alone.read(LONG_S)
+        assert alone.group.rejoin_needed
 
 
 # --- brokers of long ago ------------------------------------------------------------------------------------

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from muster.client.assignors.range import RangeAssignor
+from muster.client.group.assignor_calls import AssignorFailed
 from muster.client.group.membership import Membership
 from muster.client.group.membership_types import Kind, State
+from muster.client.partitions import TopicPartition
 from muster.protocol.errors import ErrorCode
 from tests.client.memberships import ALL_CODES, NODE, Hand, beaten, joined, partitions, refused_join, synced
 from tests.support.each import each
@@ -187,3 +191,66 @@ def test_what_a_leave_is_answered_changes_nothing(code: ErrorCode) -> None:
     hand.answer(Kind.LEAVE, beaten(code))
     assert stand(hand.membership) == REMOVED
     assert hand.membership.coordinator == NODE
+
+
+# --- assignors ----------------------------------------------------------------------------------------------
+
+
+class Broken(RangeAssignor):
+    """Raises in the given place."""
+
+    name = "broken"
+    where = ""
+
+    def user_data(
+        self, topics: Iterable[str], owned: Iterable[TopicPartition], generation_id: int
+    ) -> bytes | None:
+        if self.where == "user_data":
+            raise KeyError("the bug")
+        return None
+
+    def on_assignment(self, assigned: Iterable[TopicPartition], generation_id: int) -> None:
+        if self.where == "on_assignment":
+            raise KeyError("the bug")
+
+
+def failure(hand: Hand) -> str:
+    error = hand.membership.take_error()
+    assert isinstance(error, AssignorFailed)
+    assert isinstance(error.__cause__, KeyError)
+    return str(error)
+
+
+FAILURE: Final = "group g: the assignor 'broken' failed: KeyError: 'the bug'"
+
+
+def test_a_member_whose_assignor_fails_when_told_its_assignment_has_it_all_the_same() -> None:
+    assignor = Broken()
+    hand = Hand.at(State.COMPLETING_REBALANCE, assignor)
+    assignor.where = "on_assignment"
+    hand.stable()
+    assert failure(hand) == FAILURE
+    assert stand(hand.membership) == GOES_ON
+    assert hand.membership.assignment == partitions(0, 1)
+    assert not hand.membership.rejoin_needed
+
+
+@each("state", [State.UNJOINED, State.STABLE], ids=lambda state: state.name)
+def test_an_assignor_that_has_no_user_data_fails_this_join_alone(state: State) -> None:
+    assignor = Broken()
+    hand = Hand.at(state, assignor)
+    assignor.where = "user_data"
+    member = hand.membership
+    member.request_rejoin("why not")
+    generation = member.generation
+    for _ in range(2):
+        assert member.rejoin_needed
+        member.join(frozenset(), hand.now_ms)
+        if Kind.FIND_COORDINATOR in hand.due():
+            hand.answer(Kind.FIND_COORDINATOR, NODE)
+        assert Kind.JOIN not in hand.due()
+        assert failure(hand) == FAILURE
+        assert not member.is_joining
+        assert (member.state, member.generation) == (state, generation)
+    assignor.where = ""
+    assert hand.preparing().asks(Kind.JOIN)
