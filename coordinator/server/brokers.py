@@ -7,11 +7,11 @@ that share a database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock, LoopClock
 from muster.coordinator.base.endpoints import Endpoint, Listening
@@ -58,6 +58,8 @@ class Brokers:
         self._advancing: Advancing | None = None
         self._watching: list[Watcher] = []
         self._running: set[int] = set()
+        self._changing = [asyncio.Lock() for _ in range(settings.brokers)]
+        """Each is held while the broker of its index is stopped, killed or started."""
 
     @property
     def bootstrap(self) -> str:
@@ -252,27 +254,51 @@ class Brokers:
             raise NotAsThingsAre(f"{who} {is_so} first")
 
     async def stop_one(self, index: int) -> None:
-        """Shut one broker down cleanly."""
+        """Shut one broker down cleanly. What has begun to change a broker goes on even if the caller is
+        cancelled, and the next change of the same broker waits for it."""
+        await self._change(index, self._stop_one)
+
+    async def kill_one(self, index: int) -> None:
+        """Kill one broker; the others take over when its leases have expired."""
+        await self._change(index, self._kill_one)
+
+    async def start_one(self, index: int) -> None:
+        """Start a stopped or killed broker again, on the port it had."""
+        await self._change(index, self._start_one)
+
+    async def settled(self, index: int | None = None) -> None:
+        """Wait until this broker, or every broker, is neither being stopped, killed nor started."""
+        for changing in self._changing if index is None else [self._changing[index]]:
+            async with changing:
+                pass
+
+    async def _change(self, index: int, change: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+        # Cut short, it would leave a broker that holds its port and its leases and is in no list.
+        lock = self._changing[index]
+        await lock.acquire()
+        changing = asyncio.ensure_future(change(index))
+        changing.add_done_callback(lambda _: lock.release())
+        await asyncio.shield(changing)
+
+    async def _stop_one(self, index: int) -> None:
         if index in self._running:
             self._running.discard(index)
             self.brokers[index].resume()
             await self.brokers[index].stop()
 
-    async def kill_one(self, index: int) -> None:
-        """Kill one broker; the others take over when its leases have expired."""
+    async def _kill_one(self, index: int) -> None:
         if index in self._running:
             self._running.discard(index)
             await self.brokers[index].kill()
 
-    async def start_one(self, index: int) -> None:
-        """Start a stopped or killed broker again, on the port it had."""
+    async def _start_one(self, index: int) -> None:
         if index not in self._running:
+            store = self.shared.store
             before = self.brokers[index]
             broker = self._make(index, before.listening)
             node = await broker.bind()
-            assert self._shared is not None
             # One that was killed is certainly dead: its registration need not expire first.
-            await self._shared.store.remove_node(before.node_id, before.incarnation)
+            await store.remove_node(before.node_id, before.incarnation)
             self.brokers[index] = broker
             self._running.add(index)
             await broker.register(node)
@@ -331,7 +357,7 @@ class Brokers:
         if self._advancing is not None:
             self._advancing.end()
         # One after the other: each hands over to those still running, and the last one to nobody.
-        for index in sorted(self._running):
+        for index in range(len(self.brokers)):
             await self.stop_one(index)
         for broker in self.brokers:
             broker.unbind()

@@ -166,43 +166,48 @@ class ClusterCalls(Calls):
     # Brokers are named by index. Each call raises LookupError for an unknown index, and FaultError if the
     # broker was stopped or killed but must be running.
 
-    def _checked(self, index: int, *, runs: bool = True) -> int:
+    def _known(self, index: int) -> int:
         count = len(self._core.brokers.brokers)
         if index not in range(count):
             there = "its only index is 0" if count == 1 else f"the indexes are 0 to {count - 1}"
             raise LookupError(f"there is no broker of index {index!r}; {there}")
-        self._core.brokers.check_runs(index, _of_index(index), runs=runs)
         return index
+
+    def _checked(self, index: int, *, runs: bool = True) -> int:
+        self._core.brokers.check_runs(self._known(index), _of_index(index), runs=runs)
+        return index
+
+    async def _settled(self, index: int, *, runs: bool = True) -> int:
+        """The index, checked when neither a snapshot nor another of these calls is under way: one that was
+        cancelled goes on."""
+        await self._core.brokers.settled(self._known(index))
+        await self._core.no_snapshot_under_way()
+        return self._checked(index, runs=runs)
 
     @both
     async def stop(self, index: int) -> None:
         """Stop a broker cleanly: it hands over its shards and leaves."""
-        await self._core.no_snapshot_under_way()
-        await self._core.brokers.stop_one(self._checked(index))
+        await self._core.brokers.stop_one(await self._settled(index))
 
     @both
     async def kill(self, index: int) -> None:
         """Kill a broker: its connections are cut and its leases are left to expire."""
-        await self._core.no_snapshot_under_way()
-        await self._core.brokers.kill_one(self._checked(index))
+        await self._core.brokers.kill_one(await self._settled(index))
 
     @both
     async def restart(self, index: int) -> None:
         """Restart a stopped or killed broker on its port. Raises FaultError if it is running."""
-        async with self._core.snapshots:  # which need it started
-            await self._core.brokers.start_one(self._checked(index, runs=False))
+        await self._core.brokers.start_one(await self._settled(index, runs=False))
 
     @both
     async def pause(self, index: int) -> None:
         """Freeze a broker, like SIGSTOP: its timers stop and it neither reads nor responds."""
-        await self._core.no_snapshot_under_way()
-        self._core.brokers.brokers[self._checked(index)].pause()
+        self._core.brokers.brokers[await self._settled(index)].pause()
 
     @both
     async def resume(self, index: int) -> None:
         """Resume a paused broker; its leases may have expired."""
-        await self._core.no_snapshot_under_way()
-        self._core.brokers.brokers[self._checked(index)].resume()
+        self._core.brokers.brokers[await self._settled(index)].resume()
 
     @both
     async def move(self, group_id: str, to: int) -> None:
@@ -223,6 +228,7 @@ class ClusterCalls(Calls):
         COORDINATOR_LOAD_IN_PROGRESS. Raises FaultError if every broker is stopped or paused. Without
         `reload`, hold the next load, for example after a `kill`."""
         check_text("group_id", group_id)
+        await self._core.brokers.settled()
         await self._core.no_snapshot_under_way()
         await self._core.brokers.hold_load(group=group_id, reload=reload)
 

@@ -53,7 +53,7 @@ class Core:
         self._in_use = False  # some caller has been told that everything has started
         self._news: asyncio.Future[None] | None = None
         self.snapshots = asyncio.Lock()
-        """Held while a snapshot is taken or restored, or a broker restarts."""
+        """Held while a snapshot is taken or restored."""
 
     # --- life, from any other thread ------------------------------------------------------------------------
 
@@ -181,6 +181,7 @@ class Core:
     async def undisturbed(self) -> None:
         """Undo what a test has put in force and no snapshot has: faults, held markers and loads, moves.
         Raises NotAsThingsAre if a broker is stopped, killed or paused, and KafkaError if all are."""
+        await self.brokers.settled()
         if len(self.awake) < len(self.brokers.brokers):
             raise NotAsThingsAre("a broker is stopped, killed or paused")
         self.brokers.faults.clear()

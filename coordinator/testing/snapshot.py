@@ -31,7 +31,7 @@ async def taken(brokers: Brokers) -> Snapshot:
     """Take a snapshot. Raises ValueError unless the brokers are in memory."""
     store, logs = _in_memory(brokers)
     assert logs.memory is not None
-    nodes = _all_running(brokers)
+    nodes = await _all_running(brokers)
     async with _frozen(nodes):
         await _at_rest(nodes)
         return Snapshot((await store.counts()).cluster_id, store.image(), logs.memory.copy())
@@ -45,7 +45,7 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
     counts = await store.counts()
     if counts.cluster_id != snapshot.cluster_id:
         raise ValueError("snapshot: it was taken of other brokers")
-    nodes = _all_running(brokers)
+    nodes = await _all_running(brokers)
     for shard in brokers.shard_faults.held():
         raise ValueError(f"the load of shard {shard} is held: release it before restoring a snapshot")
     leases = nodes[0].topology.leases
@@ -85,8 +85,10 @@ def _in_memory(brokers: Brokers) -> tuple[MemoryStore, Logs]:
     return store, logs
 
 
-def _all_running(brokers: Brokers) -> Sequence[Node]:
-    """The brokers. Raises ValueError unless all of them are running."""
+async def _all_running(brokers: Brokers) -> Sequence[Node]:
+    """The brokers, once none of them is being stopped or started. Raises ValueError unless all of them are
+    running."""
+    await brokers.settled()
     for index, node in enumerate(brokers.brokers):
         if node not in brokers.running:
             raise ValueError(f"broker {index} is stopped: restart it before taking or restoring a snapshot")

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from muster.coordinator.config import SettingError
+from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.listener import BindError
-from muster.coordinator.storage.store import StoreError
+from muster.coordinator.storage.store import NodeRow, StoreError
 from muster.coordinator.testing import Broker, Cluster, FaultError, WaitFailed, core
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest
@@ -556,6 +557,66 @@ async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_
         async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
             await eventually_no_error(wire, beat, 4)
             assert await committed(wire) == 3
+
+
+@pytest.mark.parametrize("what", ["stop", "kill", "restart"])
+async def test_a_broker_can_be_used_wherever_its_stop_or_start_is_cancelled(what: str) -> None:
+    async with Broker() as broker:
+        await broker.create_topic("t")
+
+        async def cancelled(after: int) -> bool:
+            """Call it on the brokers' loop, and cancel it after so many turns."""
+            calling = asyncio.ensure_future(getattr(type(broker), what).__wrapped__(broker, 0))
+            for _ in range(after):
+                await asyncio.sleep(0)
+            calling.cancel()
+            await asyncio.wait([calling])
+            return calling.cancelled()
+
+        turns = cancellations = 0
+        was_cancelled = True
+        while was_cancelled:
+            if what == "restart":
+                await broker.kill(0)
+            was_cancelled = await asyncio.wrap_future(
+                broker._core.thread.submit(partial(cancelled, turns), DEADLINE_S)
+            )
+            with suppress(FaultError):  # a stop that had not begun, a restart that had
+                await broker.restart(0)
+            async with await Wire.connect(broker.port) as wire:
+                assert (await wire.call(MetadataRequest(topics=[]), 12)).brokers
+            assert await broker.produce("t", [b"v"]) == cancellations
+            cancellations += was_cancelled
+            turns += 1 + turns // 4
+        assert cancellations > 1
+
+
+async def test_closing_waits_for_a_restart_that_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    register = Node.register
+
+    async def slowly(self: Node, node: NodeRow) -> None:
+        begun.set()
+        await asyncio.to_thread(may_end.wait, DEADLINE_S)
+        await register(self, node)
+
+    async with Cluster(2) as cluster:
+        port = cluster.ports[0]
+        await cluster.kill(0)
+        monkeypatch.setattr(Node, "register", slowly)
+        restarting = asyncio.create_task(cluster.restart(0))
+        assert await asyncio.to_thread(begun.wait, DEADLINE_S)
+        restarting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await restarting
+        closing = asyncio.create_task(cluster.close())
+        await asyncio.sleep(0)  # it begins to close
+        assert cluster._core.closed
+        may_end.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await closing
+    with pytest.raises(ConnectionError):
+        await Wire.connect(port)
 
 
 async def test_writing_and_reading_wait_for_the_next_leader() -> None:
