@@ -5,7 +5,7 @@
 
 It is the first gate of a session: until a client is let in, every request but that ApiVersions ends here.
 Once it is in, only requests that re-authenticate it (KIP-368) come here, and those after its authentication
-has expired.
+has expired. What it takes passes no other gate but that of the faults.
 """
 
 from __future__ import annotations
@@ -38,13 +38,9 @@ from muster.coordinator.server.unserved import (
     Cause,
     CloseConnection,
     Unserved,
-    version_not_served,
 )
-from muster.coordinator.server.wire import Response
-from muster.protocol.api import ApiKey, request_class, versions
-from muster.protocol.codec import decode_prefix
+from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.header import RequestHeader, decode_request_header, encode_response
 from muster.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -62,7 +58,6 @@ _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = (
     int(key).to_bytes(2, "big")
     for key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 )
-_ELEMENTS_MAX: Final = 16  # neither message has a list
 
 
 class _State(Enum):
@@ -145,7 +140,7 @@ class Authentication:
     # --- requests -------------------------------------------------------------------------------------------
 
     def takes(self, frame: bytes) -> bool:
-        """Whether a request is for `begin`, and not for the next gate."""
+        """Whether a request, or a token, is to be answered here, and not by its API."""
         key = frame[:2]
         if self._state is _State.IN:
             return key in (_HANDSHAKE, _AUTHENTICATE) or self._has_expired
@@ -172,22 +167,45 @@ class Authentication:
         self._end(lambda: answered(error))
         return LATER
 
-    def begin(self, frame: bytes) -> Response | None:
-        """Process a request, or a token; see connection.Session."""
-        match self._state:
-            case _State.BARE:
-                self._step(None, frame)
-            case _State.FRAMED:
-                self._framed(frame)
-            case _State.DOOMED:
-                raise CloseConnection("another mechanism than before, to authenticate anew")
-            case _State.IN if frame[:2] != _HANDSHAKE and self._has_expired:
-                raise CloseConnection(expired_authentication())
-            case _State.IN if frame[:2] != _HANDSHAKE or not self._may_begin_again:
-                return _out_of_place(frame)
-            case _:
-                return self._shake_hands(frame)
-        return None
+    @property
+    def takes_bare_tokens(self) -> bool:
+        """Whether what is taken is a token without a header, for `step`, and not a request."""
+        return self._state is _State.BARE
+
+    def check(self, api_key: int) -> None:
+        """Check a request that was taken, before it is read. Raises CloseConnection if it is out of turn."""
+        if self._state is _State.DOOMED:
+            raise CloseConnection("another mechanism than before, to authenticate anew")
+        if self._state is _State.IN and api_key != ApiKey.SASL_HANDSHAKE and self._has_expired:
+            raise CloseConnection(expired_authentication())
+        if self._state is _State.HANDSHAKE and api_key != ApiKey.SASL_HANDSHAKE:
+            raise CloseConnection(not_authenticated(f"{_name(api_key)} was asked for"))
+
+    def begin(self, broker: object, request: object, context: RequestContext, answered: Answered) -> object:
+        """Process a request that was taken (an `Api.begin`)."""
+        if isinstance(request, SaslHandshakeRequest):
+            if self._state is _State.IN and not self._may_begin_again:
+                return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+            return self._shake_hands(request, context.api_version, answered)
+        assert isinstance(request, SaslAuthenticateRequest)
+        if self._state is _State.IN:
+            return SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                error_message="SaslAuthenticate request received after successful authentication",
+                auth_bytes=b"",
+            )
+        return self._stepping(request.auth_bytes, answered)
+
+    def step(self, token: bytes) -> None:
+        """Process a token without a header, and answer it."""
+        connection = self._connection
+        assert connection is not None
+
+        def answered(answer: SaslAuthenticateResponse) -> None:
+            reply = answer.auth_bytes
+            connection.respond(b"" if answer.error_code else len(reply).to_bytes(4, "big") + reply)
+
+        connection.under_way(self._stepping(token, answered), True)
 
     @property
     def _has_expired(self) -> bool:
@@ -197,12 +215,7 @@ class Authentication:
     def _may_begin_again(self) -> bool:
         return self._expires_ms is not None and self._door.clock.now_ms() >= self._again_ms
 
-    def _shake_hands(self, frame: bytes) -> Response | None:
-        header, offset = decode_request_header(frame)
-        if header.api_key != ApiKey.SASL_HANDSHAKE:
-            raise CloseConnection(not_authenticated(f"{_name(header.api_key)} was asked for"))
-        request = _decoded(header, frame, offset)
-        assert isinstance(request, SaslHandshakeRequest)
+    def _shake_hands(self, request: SaslHandshakeRequest, version: int, answered: Answered) -> object:
         mechanism = self._door.mechanisms.get(request.mechanism)
         enabled = list(self._door.mechanisms)
         if mechanism is None:
@@ -210,34 +223,27 @@ class Authentication:
             refusal = SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
             )
-            self._end_with(encode_response(*header[:3], refusal))
-            return None
+            self._end(lambda: answered(refusal))
+            return LATER
         if self.is_in and request.mechanism != self._mechanism:
             self._state = _State.DOOMED
         else:
-            self._state = _State.FRAMED if header.api_version else _State.BARE
+            self._state = _State.FRAMED if version else _State.BARE
         self._forget()
         if self.is_in:
             self._again_ms = self._door.clock.now_ms() + _AGAIN_MS
         self._mechanism = request.mechanism
         assert self._connection is not None
         self._exchange = mechanism.begin(self._connection.client_host)
-        answer = SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=enabled)
-        return encode_response(*header[:3], answer)
+        return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=enabled)
 
-    def _framed(self, frame: bytes) -> None:
-        header, offset = decode_request_header(frame)
-        request = _decoded(header, frame, offset)
-        assert isinstance(request, SaslAuthenticateRequest)
-        self._step(header, request.auth_bytes)
+    def _stepping(
+        self, token: bytes, answered: Callable[[SaslAuthenticateResponse], None]
+    ) -> asyncio.Task[None]:
+        """A task, since a mechanism may take its time."""
+        return asyncio.get_running_loop().create_task(self._step(token, answered), name="SASL")
 
-    def _step(self, header: RequestHeader | None, token: bytes) -> None:
-        """Process a token; it is answered later, since a mechanism may take its time."""
-        assert self._connection is not None
-        task = asyncio.get_running_loop().create_task(self._answer(header, token), name="SASL")
-        self._connection.under_way(task, True)
-
-    async def _answer(self, header: RequestHeader | None, token: bytes) -> None:
+    async def _step(self, token: bytes, answered: Callable[[SaslAuthenticateResponse], None]) -> None:
         assert self._exchange is not None
         refused: AuthenticationRefused | None = None
         reply, who = b"", None
@@ -250,24 +256,24 @@ class Authentication:
         except Exception as error:
             _log.error("a SASL mechanism failed", mechanism=self._mechanism, exc_info=error)
             refused = AuthenticationRefused("Authentication failed: the broker could not check it")
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             return
         if refused is not None:
             self._tell(failed_authentication(f"{self._mechanism}: {refused.why}", refused.remedy))
             refusal = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(refused), auth_bytes=b""
             )
-            self._end_with(b"" if header is None else encode_response(*header[:3], refusal))
+            self._end(lambda: answered(refusal))
             return
         lifetime_ms = 0 if who is None else self._enter(who)
-        if header is None:
-            connection.respond(len(reply).to_bytes(4, "big") + reply)
-            return
-        answer = SaslAuthenticateResponse(
-            error_code=ErrorCode.NONE, error_message=None, auth_bytes=reply, session_lifetime_ms=lifetime_ms
+        answered(
+            SaslAuthenticateResponse(
+                error_code=ErrorCode.NONE,
+                error_message=None,
+                auth_bytes=reply,
+                session_lifetime_ms=lifetime_ms,
+            )
         )
-        connection.respond(encode_response(*header[:3], answer))
 
     def _check_same(self, who: Authenticated) -> None:
         if self.is_in and f"User:{who.user}" != self._principal:
@@ -294,11 +300,6 @@ class Authentication:
 
     # --- refusals -------------------------------------------------------------------------------------------
 
-    def _end_with(self, answer: bytes) -> None:
-        connection = self._connection
-        assert connection is not None
-        self._end(lambda: connection.respond(answer))
-
     def _end(self, answer: Callable[[], None]) -> None:
         """Answer after a delay, and close (KIP-306): guessing takes time, and ties up only a socket."""
         assert self._connection is not None
@@ -323,29 +324,6 @@ class Authentication:
         connection = self._connection
         if connection is not None:
             self._door.unserved.tell(connection.client_host, cause, connection.client_id)
-
-
-def _out_of_place(frame: bytes) -> bytes:
-    """The answer to a SASL request after login that does not re-authenticate. The connection goes on."""
-    header, offset = decode_request_header(frame)
-    _decoded(header, frame, offset)
-    if header.api_key == ApiKey.SASL_HANDSHAKE:
-        shaken = SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
-        return encode_response(*header[:3], shaken)
-    answer = SaslAuthenticateResponse(
-        error_code=ErrorCode.ILLEGAL_SASL_STATE,
-        error_message="SaslAuthenticate request received after successful authentication",
-        auth_bytes=b"",
-    )
-    return encode_response(*header[:3], answer)
-
-
-def _decoded(header: RequestHeader, frame: bytes, offset: int) -> object:
-    """Raises DecodeError and CloseConnection."""
-    if header.api_version not in versions(header.api_key):
-        raise CloseConnection(version_not_served(header.api_key, header.api_version))
-    declared = request_class(header.api_key)
-    return decode_prefix(declared, header.api_version, frame, offset, _ELEMENTS_MAX)[0]
 
 
 def _name(api_key: int) -> str:

@@ -4,7 +4,8 @@ outcome into an answer.
 A request passes the gates in order, and each costs nothing where it has nothing to do:
 
     size          when its first bytes arrive (`apis.check_request_size`)
-    authenticate  on SASL listeners, until the client is let in (`authentication`)
+    authenticate  on SASL listeners, until the client is let in (`authentication`); what logs it in meets the
+                  faults, but no other gate
     complete      where a client leaves out what the broker knows: fetch sessions (`fetch_sessions`)
     authorize     where ACLs are in force: what the API needs (`authorize`)
     faults        test mode's rules, if any concern its API
@@ -169,13 +170,19 @@ class Session:
         return asked.response_to(answer)
 
     def _read(self, frame: bytes) -> Asked | Response | None:
-        """The request, after it has passed the gates; or what authentication answers, or the response to
+        """The request, after it has passed the gates; None for a token without a header; or the response to
         ApiVersions in a version that is not served. Raises DecodeError and CloseConnection."""
         authentication = self.authentication
+        taking: Authentication | None = None
         if authentication is not None and authentication.takes(frame):
-            return authentication.begin(frame)
+            taking = authentication
+            if taking.takes_bare_tokens:
+                taking.step(frame)
+                return None
         header, offset = decode_request_header(frame)
         api_key, version, correlation_id, client_id = header
+        if taking is not None:
+            taking.check(api_key)
         api = APIS.get(api_key)
         if api is None:
             raise CloseConnection(api_not_served(api_key))
@@ -200,20 +207,30 @@ class Session:
         request, _ = decode_prefix(declared, version, frame, offset, self._sessions.elements_max)
         asked = Asked(self, api, header, request, self._context_of(version, client_id or ""))
         quotas = self._sessions.quotas
-        if authentication is not None and authentication.refuses:
+        if taking is not None:
+            asked.begin = asked.allowed = taking.begin
+            self._meets_faults(asked)
+        elif authentication is not None and authentication.refuses:
             asked.begin = authentication.refuse
         elif api.complete is not None and (error := api.complete(self._broker, request, asked.context)):
             asked.begin = lambda *_: error
         elif self._broker.authorizer is None or self._authorize(asked):
-            faults = self._sessions.faults
-            if faults is not None and (begin := faults.begins(asked)) is not None:
-                asked.begin = begin
-            elif api.repeats is not None and asked.begin is api.begin and quotas is None:
+            meets_faults = self._meets_faults(asked)
+            if api.repeats is not None and not meets_faults and asked.begin is api.begin and quotas is None:
                 self._remember(asked, frame, offset)
-        if quotas is not None and (authentication is None or authentication.is_in):
+        if quotas is not None and taking is None and (authentication is None or authentication.is_in):
             # As in Kafka: who has not logged in could use up the quotas of any client id.
             asked.begin = quotas.metered(asked, len(frame))
         return asked
+
+    def _meets_faults(self, asked: Asked) -> bool:
+        """Whether the gate of the faults begins the request."""
+        faults = self._sessions.faults
+        begin = None if faults is None else faults.begins(asked)
+        if begin is None:
+            return False
+        asked.begin = begin
+        return True
 
     def _authorize(self, asked: Asked) -> bool:
         """Whether to begin the request, if only in part. Remembered requests have been allowed in full, to

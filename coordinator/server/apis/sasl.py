@@ -1,4 +1,5 @@
-"""SaslHandshake, SaslAuthenticate: refused, as on a Kafka listener without SASL."""
+"""SaslHandshake, SaslAuthenticate: refused, as on a Kafka listener without SASL. On one with SASL
+`authentication` answers them."""
 
 from __future__ import annotations
 
@@ -20,6 +21,6 @@ def sasl(broker: Broker, request: Any, context: RequestContext, answered: Answer
 _NEEDS: Final = nothing("who authenticates is not yet known")
 
 APIS: Final = (
-    Api(ApiKey.SASL_HANDSHAKE, sasl, needs=_NEEDS),
-    Api(ApiKey.SASL_AUTHENTICATE, sasl, needs=_NEEDS),
+    Api(ApiKey.SASL_HANDSHAKE, sasl, needs=_NEEDS, reads=True),
+    Api(ApiKey.SASL_AUTHENTICATE, sasl, needs=_NEEDS, reads=True),
 )

@@ -15,6 +15,7 @@ from muster.coordinator.server import unserved
 from muster.coordinator.server.authentication import AUTHENTICATE_MS
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.guessing import SLOW_MS
+from muster.coordinator.server.test_mode.faults import Rule
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
@@ -501,3 +502,108 @@ class TestAuthenticatingAnew:
             await wire.send(METADATA, 9)
             answer = await server.fails(wire)
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+# --- faults -------------------------------------------------------------------------------------------------
+
+
+class TestFaults:
+    """Rules of test mode concern the requests of a login too."""
+
+    def add(self, server: Server, **fields: Any) -> int:
+        return server.broker.faults.add(Rule.read(fields))
+
+    async def hit(self, server: Server, rule: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await server.broker.faults.hit(rule)
+
+    async def test_an_error_is_only_a_response(self, server: Server) -> None:
+        async with connected(server) as wire:
+            self.add(server, api="SaslHandshake", error="UNSUPPORTED_SASL_MECHANISM")
+            answer = await handshake(wire)
+            assert (answer.error_code, answer.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, [])
+            assert (await handshake(wire)).error_code == 0
+            rule = self.add(server, api="SaslAuthenticate", nth=2, error="SASL_AUTHENTICATION_FAILED")
+            assert (await token(wire, "again")).auth_bytes == b"more"
+            answer = await token(wire, "as alice")
+            assert (answer.error_code, answer.auth_bytes) == (ErrorCode.SASL_AUTHENTICATION_FAILED, b"")
+            assert answer.error_message == f"fault {rule}: {ErrorCode.SASL_AUTHENTICATION_FAILED.text}"
+            assert server.principals == ["User:ANONYMOUS"]
+            await token(wire, "as alice")
+            assert server.principals == ["User:alice"]
+        assert [(each.api, each.client_id) for each in server.broker.faults.history] == [
+            ("SaslHandshake", "wire"),
+            ("SaslAuthenticate", "wire"),
+        ]
+
+    @pytest.mark.parametrize("api", ["SaslHandshake", "SaslAuthenticate"])
+    async def test_a_delay_holds_the_login_up(self, server: Server, api: str) -> None:
+        rule = self.add(server, api=api, delay="1 day")
+        async with connected(server) as wire:
+            logging_in = asyncio.create_task(log_in(wire))
+            await self.hit(server, rule)
+            await turns()
+            assert server.principals == ["User:ANONYMOUS"]
+            server.broker.faults.remove(rule)
+            await logging_in
+            assert server.principals == ["User:alice"]
+
+    @pytest.mark.parametrize("api", ["SaslHandshake", "SaslAuthenticate"])
+    async def test_a_login_that_is_held_up_has_no_more_time(self, server: Server, api: str) -> None:
+        rule = self.add(server, api=api, delay="1 day")
+        async with connected(server) as wire:
+            logging_in = asyncio.create_task(log_in(wire))
+            await self.hit(server, rule)
+            server.clock.advance(AUTHENTICATE_MS)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await logging_in
+        await until(lambda: not server.broker.connections.open)
+        await until(lambda: not server.broker._fault_gate._held)
+
+    @pytest.mark.parametrize("api", ["SaslHandshake", "SaslAuthenticate"])
+    async def test_a_connection_is_closed_before_or_after(self, server: Server, api: str) -> None:
+        for what in ({"close_before": True}, {"close_after": True}, {"truncate": 6}):
+            self.add(server, api=api, **what)
+            async with connected(server) as wire:
+                with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                    await log_in(wire)
+            await until(lambda: not server.broker.connections.open)
+
+    async def test_a_response_is_dropped_though_its_client_is_let_in(self, server: Server) -> None:
+        rule = self.add(server, api="SaslAuthenticate", drop_response=True)
+        async with connected(server) as wire:
+            await handshake(wire)
+            await wire.send(SaslAuthenticateRequest(auth_bytes=b"as alice"), 2)
+            await wire.send(METADATA, 9)
+            await self.hit(server, rule)
+            await turns()
+            assert not wire._reader._buffer  # type: ignore[attr-defined]
+            assert server.principals == ["User:alice"]
+        await until(lambda: not server.broker.connections.open)
+
+    async def test_the_dropped_response_may_be_that_of_a_failure(self, server: Server) -> None:
+        rule = self.add(server, api="SaslHandshake", drop_response=True)
+        async with connected(server) as wire:
+            await wire.send(SaslHandshakeRequest(mechanism="THREE"), 1)
+            await server.delayed()
+            await self.hit(server, rule)
+            await turns()
+            assert not wire._reader._buffer  # type: ignore[attr-defined]
+        await until(lambda: not server.broker.connections.open)
+
+    async def test_a_rule_for_a_client_concerns_its_login(self, server: Server) -> None:
+        rule = self.add(server, client_id="wire", delay="0ms", times=None)
+        async with connected(server) as wire:
+            await log_in(wire)
+            assert (await wire.call(METADATA, 9)).brokers
+        faults = server.broker.faults
+        assert [each.api for each in faults.history] == ["SaslHandshake", "SaslAuthenticate", "Metadata"]
+        assert faults.fired(rule) == 3
+
+    async def test_a_token_without_a_header_meets_none(self, server: Server) -> None:
+        rule = self.add(server, api="SaslAuthenticate", close_before=True)
+        async with connected(server) as wire:
+            await handshake(wire, version=0)
+            await wire.send_bytes(b"\0\0\0\x06as bob")
+            assert await wire._reader.readexactly(11) == b"\0\0\0\x07welcome"
+        assert server.broker.faults.status(rule).matched == 0
