@@ -36,6 +36,7 @@ _SHARED_CLIENT_IDS: Final = (
     ("muster", "muster client", "producers"),
     (r"aiokafka-\d+\.\d+\.\w[\w.]*", "aiokafka consumer", "admin clients"),
     (r"kafka-python-\d+\.\d+\.\w[\w.]*", "kafka-python consumer", "admin clients"),
+    (r"faststream-\d+\.\d+\.\w[\w.]*", "FastStream broker", "publishers"),
 )
 """Defaults as patterns, whose they are, and who else has them."""
 M = TypeVar("M", bound="MemberCalls")
@@ -504,7 +505,7 @@ class Member(MemberCalls, Blocking):
         The client is identified by its client id, which no other client may have. Returns the rule that
         keeps it away; `remove` lets it back in. aiokafka's `stop` waits for ever unless it is back by then.
         Raises LookupError if there is no such member, and ValueError if other members, of any group, have the
-        same client id, or if it is the default of clients of librdkafka or muster.
+        same client id, or if it is a default: of librdkafka, muster, aiokafka, kafka-python or FastStream.
         """
         __tracebackhide__ = True
         return FaultRule(self._core, *self._cut_off())

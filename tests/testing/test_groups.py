@@ -231,7 +231,15 @@ async def test_who_shares_its_client_id_with_others_cannot_crash_alone() -> None
 
 @pytest.mark.parametrize(
     "client_id",
-    ["rdkafka", "muster", "aiokafka-0.14.0", "aiokafka-0.12.1.dev0", "kafka-python-3.0.12"],
+    [
+        "rdkafka",
+        "muster",
+        "aiokafka-0.14.0",
+        "aiokafka-0.12.1.dev0",
+        "kafka-python-3.0.12",
+        "faststream-0.7.8",
+        "faststream-0.6.0rc1",
+    ],
 )
 async def test_a_client_id_that_clients_share_by_default_crashes_nobody(
     broker: AsyncBroker, client_id: str
