@@ -178,7 +178,8 @@ class Authentication:
             raise CloseConnection("another mechanism than before, to authenticate anew")
         if self._state is _State.IN and api_key != ApiKey.SASL_HANDSHAKE and self._has_expired:
             raise CloseConnection(expired_authentication())
-        if self._state is _State.HANDSHAKE and api_key != ApiKey.SASL_HANDSHAKE:
+        waits = self._state in (_State.HANDSHAKE, _State.REFUSING)
+        if waits and api_key != ApiKey.SASL_HANDSHAKE:
             raise CloseConnection(not_authenticated(f"{_name(api_key)} was asked for"))
 
     def begin(self, broker: object, request: object, context: RequestContext, answered: Answered) -> object:

@@ -313,6 +313,21 @@ async def test_another_request_in_place_of_a_token_is_refused_as_its_api_does(se
     assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
+async def test_a_version_that_is_not_served_in_place_of_a_token_leaves_only_a_handshake(
+    server: Server, lines: Lines
+) -> None:
+    async with connected(server) as wire:
+        await handshake(wire)
+        await wire.send_bytes(b"\0\0\0\x0b\0\x12\0\x63\0\0\0\1\xff\xff\0")
+        size = int.from_bytes(await wire._reader.readexactly(4), "big")
+        await wire._reader.readexactly(size)
+        await wire.send(METADATA, 9)
+        await server.closes(wire)
+    assert lines.why == [
+        "no SASL authentication on a listener that requires it: METADATA was asked for",
+    ]
+
+
 async def test_who_has_not_logged_in_uses_up_nobodys_quota(server: Server) -> None:
     everybody = setting({"client-id": None}, producer_byte_rate=1_000)
     async with connected(server) as wire:
