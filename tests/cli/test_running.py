@@ -286,11 +286,14 @@ def test_a_signal_ends_it_while_nobody_writes_to_its_fifo(broker: Broker, tmp_pa
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     process = started(broker.bootstrap, "produce", "t", "--file", str(fifo))
-    # The only thread besides the loop's is the one that opens the FIFO.
-    until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) == 2, "the FIFO is being opened")
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
-    assert process.returncode == 128 + signal.SIGTERM
+    try:
+        # The only thread besides the loop's is the one that opens the FIFO.
+        until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) == 2, "the FIFO is being opened")
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
+        assert process.returncode == 128 + signal.SIGTERM
+    finally:
+        process.kill()
 
 
 @each(
