@@ -80,6 +80,11 @@ _NO_SHARE_GROUPS: Final = Cause(
 _NO_STREAMS_GROUPS: Final = Cause(
     "muster has no streams groups yet", "set group.protocol=classic for Kafka Streams"
 )
+_USE_NEWER: Final = (
+    "use a client of Kafka 2.1 or later; if the client is told the broker's version (version, api_version, "
+    "broker.version.fallback), set 2.1 or later"
+)
+_NEGOTIATE: Final = "use a client that negotiates versions (ApiVersions, KIP-35)"
 _OF_BROKERS: Final = Cause(
     "request meant for Kafka brokers and controllers", "do not join Apache Kafka brokers to a muster cluster"
 )
@@ -157,9 +162,11 @@ def api_not_served(api_key: int) -> Cause:
 
 def version_not_served(api_key: int, version: int) -> Cause:
     """Why a request in this version closes the connection."""
+    served = versions(api_key)
+    # Negotiation does not help an old client with Produce, whose oldest versions are advertised all the same.
     return Cause(
-        f"{_name(api_key)} is served only in versions {versions(api_key)}",
-        "use a client that negotiates versions (ApiVersions, KIP-35)",
+        f"{_name(api_key)} is served only in versions {served}",
+        _USE_NEWER if version < served.first else _NEGOTIATE,
         f"the client sent v{version}",
     )
 

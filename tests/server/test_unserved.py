@@ -12,7 +12,7 @@ from muster.coordinator.config import Settings
 from muster.coordinator.server import unserved
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.broker import Broker
-from muster.coordinator.server.unserved import Cause, Unserved, api_not_served, version_not_served
+from muster.coordinator.server.unserved import Cause, Unserved, api_not_served
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
@@ -213,14 +213,16 @@ async def test_every_api_that_is_not_served_is_told_by_name_or_feature(
 
 
 async def test_a_version_that_is_not_served(broker: Broker, lines: Lines) -> None:
-    for version in (0, 1, 99):
-        async with await Wire.connect(broker.port) as wire:
+    for host, version in (("127.0.0.1", 0), ("127.0.0.1", 1), ("127.0.0.1", 99), ("127.0.0.2", 98)):
+        async with await Wire.connect(broker.port, from_host=host) as wire:
             frame = b"\x00\x00" + version.to_bytes(2, "big") + b"\x00\x00\x00\x01\xff\xff" + bytes(3)
             await wire.send_bytes(len(frame).to_bytes(4, "big") + frame)
             assert await wire.closed()
-    (line,) = lines.fields  # one cause, whatever the version
-    assert line["why"] == "PRODUCE is served only in versions 3-13: the client sent v0"
-    assert version_not_served(ApiKey.PRODUCE, 0).remedy == line["remedy"]
+    old, new = lines.fields  # one cause for an address, whatever the version
+    assert old["why"] == "PRODUCE is served only in versions 3-13: the client sent v0"
+    assert "use a client of Kafka 2.1 or later" in old["remedy"]
+    assert new["why"] == "PRODUCE is served only in versions 3-13: the client sent v98"
+    assert "use a client that negotiates versions" in new["remedy"]
 
 
 async def test_a_produce_with_acks_0_that_fails_is_told_by_its_first_partition(
