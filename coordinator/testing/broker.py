@@ -177,7 +177,7 @@ class ClusterCalls(Calls):
         self._core.brokers.check_runs(self._known(index), _of_index(index), runs=runs)
         return index
 
-    async def _settled(self, index: int, *, runs: bool = True) -> int:
+    async def _after_changes(self, index: int, *, runs: bool = True) -> int:
         """The index, checked when neither a snapshot nor another of these calls is under way: one that was
         cancelled goes on."""
         await self._core.brokers.settled(self._known(index))
@@ -187,27 +187,27 @@ class ClusterCalls(Calls):
     @both
     async def stop(self, index: int) -> None:
         """Stop a broker cleanly: it hands over its shards and leaves."""
-        await self._core.brokers.stop_one(await self._settled(index))
+        await self._core.brokers.stop_one(await self._after_changes(index))
 
     @both
     async def kill(self, index: int) -> None:
         """Kill a broker: its connections are cut and its leases are left to expire."""
-        await self._core.brokers.kill_one(await self._settled(index))
+        await self._core.brokers.kill_one(await self._after_changes(index))
 
     @both
     async def restart(self, index: int) -> None:
         """Restart a stopped or killed broker on its port. Raises FaultError if it is running."""
-        await self._core.brokers.start_one(await self._settled(index, runs=False))
+        await self._core.brokers.start_one(await self._after_changes(index, runs=False))
 
     @both
     async def pause(self, index: int) -> None:
         """Freeze a broker, like SIGSTOP: its timers stop and it neither reads nor responds."""
-        self._core.brokers.brokers[await self._settled(index)].pause()
+        self._core.brokers.brokers[await self._after_changes(index)].pause()
 
     @both
     async def resume(self, index: int) -> None:
         """Resume a paused broker; its leases may have expired."""
-        self._core.brokers.brokers[await self._settled(index)].resume()
+        self._core.brokers.brokers[await self._after_changes(index)].resume()
 
     @both
     async def move(self, group_id: str, to: int) -> None:
