@@ -71,12 +71,15 @@ class MissingTopics:
         return self._subscription.names - {where.topic for where in self._assigned.partitions}
 
     async def _look(self) -> None:
-        tries, unknown = self._cluster.tries(), self._missing
+        """Ask for all of them once in `_max_age_s`, and in between for those that are unknown."""
+        tries, unknown, all_at = self._cluster.tries(), self._missing, deadline(0)
         while names := self._unread():
+            asks_for_all = deadline(0) >= all_at
+            asked = names if asks_for_all else names & unknown
             try:
                 with tries:
                     response = await self._cluster.metadata(
-                        sorted(names), deadline(self._request_timeout_s), create=False
+                        sorted(asked), deadline(self._request_timeout_s), create=False
                     )
             except (ClientError, KafkaError):  # those who join and read say so
                 await asyncio.sleep(tries.again())
@@ -85,15 +88,18 @@ class MissingTopics:
             unknown = frozenset(
                 each.name
                 for each in response.topics
-                if each.name in names and each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if each.name in asked and each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-            self._exist(names - unknown)
+            self._exist(asked - unknown)
             self._are_missing(unknown & before)
+            if asks_for_all:
+                all_at = deadline(self._max_age_s)
             if unknown:
                 tries.again()
             else:
                 tries = self._cluster.tries()
-            await asyncio.sleep(self._again_s if unknown else self._max_age_s)
+            left_s = all_at - deadline(0)
+            await asyncio.sleep(min(left_s, self._again_s) if unknown else left_s)
 
     def _are_missing(self, topics: frozenset[str]) -> None:
         self._missing = topics

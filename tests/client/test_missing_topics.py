@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from muster.client import Admin, Consumer, TopicPartition
+from muster.client.network.cluster import Cluster
 from muster.coordinator.testing import Broker
 from tests.client.reading import LONG_S, reading, until
 
@@ -99,6 +101,33 @@ async def test_topics_of_other_members_and_of_a_pattern_are_not_missing(
         await more_answers(matching.consumer, 3)
         assert {each.consumer.health().missing_topics for each in (one, two, matching)} == {frozenset()}
     assert told(caplog) == []
+
+
+@pytest.mark.parametrize("max_age_ms", [300_000, 200])
+async def test_topics_that_exist_are_asked_for_no_more_often_because_another_is_missing(
+    often: Broker, monkeypatch: pytest.MonkeyPatch, max_age_ms: int
+) -> None:
+    metadata, asked = Cluster.metadata, list[list[str]]()
+
+    async def recorded(cluster: Cluster, topics: list[str], until: float, *, create: bool = False) -> Any:
+        task = asyncio.current_task()
+        if cluster is idle.consumer._core.cluster and task and "topics that may not exist" in task.get_name():
+            asked.append(topics)
+        return await metadata(cluster, topics, until, create=create)
+
+    often.create_topic("t")
+    settings = {"group_id": "g", "topics": ["t", "typo"]} | OFTEN | {"metadata_max_age_ms": max_age_ms}
+    async with reading(often.bootstrap, **settings) as one, reading(often.bootstrap, **settings) as two:
+        await until(lambda: often.group("g").facts == ("Stable", 2))
+        await until(lambda: len(one.consumer.assignment | two.consumer.assignment) == 1)
+        idle = two if one.consumer.assignment else one
+        await until(lambda: idle.consumer.health().missing_topics == {"typo"})
+        monkeypatch.setattr(Cluster, "metadata", recorded)
+        if max_age_ms == 200:
+            await until(lambda: asked.count(["t", "typo"]) > 1 and ["typo"] in asked)
+        else:
+            await until(lambda: len(asked) > 4)
+            assert ["t", "typo"] not in asked
 
 
 async def test_an_assigned_partition_that_does_not_exist_is_told_once_and_is_read_once_it_does(
