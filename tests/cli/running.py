@@ -16,6 +16,9 @@ import pytest
 from muster.coordinator import cli
 
 DEADLINE_S = 120.0
+SHARE_OF_WHAT_IS_NOT_TOLD = 1 / 240
+"""Of `--timeout 240`, for `group_reads._SHARE`: tests wait no longer than that. Whoever takes all of the time
+does not end within `DEADLINE_S`."""
 
 
 class Ended(NamedTuple):

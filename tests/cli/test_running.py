@@ -14,11 +14,13 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from muster.coordinator import command_line
+from muster.coordinator.commands import consume
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, environment, run, started
 from tests.support.each import each
@@ -241,19 +243,29 @@ def test_a_member_that_has_waited_for_its_group_gets_over_a_passing_error(broker
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
-def test_a_member_that_waits_for_its_group_again_has_no_idle_topic(broker: Broker, api: str) -> None:
+def test_a_member_that_waits_for_its_group_again_has_no_idle_topic(
+    muster: Muster, broker: Broker, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.create_topic("t", 1)
-    group = broker.group("g")
-    process = started(broker.bootstrap, "consume", "t", "--group", "g", "--idle-timeout", "8")
-    assert process.stderr is not None
-    process.stderr.readline()  # the member has been assigned
-    with broker.faults.add(api=api, group="g", delay="1h", times=None) as rule:
+    group, deadline, passed_s = broker.group("g"), consume.deadline, 0.0
+
+    def have_it_wait() -> None:
+        nonlocal passed_s
+        broker.wait_for_group("g", "Stable", timeout_s=DEADLINE_S)
+        rule = broker.faults.add(api=api, group="g", delay="1h", times=None)
         group.evict(group.members[0].id)
         rule.hit()
         broker.produce("t", [b"x"])
-        out, err = process.communicate(timeout=DEADLINE_S)
-    said = b"muster consume: group g has not formed again, so nothing could be read\n"
-    assert (process.returncode, out, err) == (1, b"", said)
+        passed_s = DEADLINE_S
+
+    monkeypatch.setattr(consume, "deadline", lambda seconds: deadline(seconds) + passed_s)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(have_it_wait)
+        shown = muster("consume", "t", "--group", "g", "--idle-timeout", f"{DEADLINE_S}", "--timeout", "600")
+        waiting.result(DEADLINE_S)
+    said = "muster consume: group g has not formed again, so nothing could be read\n"
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err == f"muster consume: group g assigned t-0\n{said}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -16,7 +16,8 @@ import pytest
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import PostgresStore, statements
-from muster.coordinator.storage.postgres.connect import Link, connect, failure, parse
+from muster.coordinator.storage.postgres import connect as connecting
+from muster.coordinator.storage.postgres.connect import Host, Link, connect, failure, parse
 from muster.coordinator.storage.postgres.statements import records
 from muster.coordinator.storage.postgres.statements.records import Columns
 from muster.coordinator.storage.store import (
@@ -588,27 +589,38 @@ async def test_a_host_that_is_silent_is_passed_over_once(postgres: Postgres, sto
         silent.accept()[0].close()
         with pytest.raises(BlockingIOError):
             silent.accept()  # the host that worked last was tried first
-        why = rf"connecting to 127\.0\.0\.1:{port}/\w+: no answer within \d\d ms"
+        why = rf"connecting to 127\.0\.0\.1:{port}/\w+: no answer within \d+ ms"
         twice = store.replace(here, f"127.0.0.1:{port},127.0.0.1:{port}/")
         with pytest.raises(StoreBusy, match=f"^{why}; {why}$"):
             await connect(parse(twice), name="waiting", timeout_ms=100)
 
 
 async def test_a_slow_host_gets_what_hosts_that_refuse_leave_of_the_time(
-    postgres: Postgres, store: str
+    postgres: Postgres, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes first, and needs more than its part."""
     here, there = f"127.0.0.1:{postgres.port}", f"127.0.0.1:{free_ports(1)}"
     server = parse(store.replace(here, f"{here},{there}"))
+    tried, connect_to = list[tuple[str, int]](), connecting._connect_to
+
+    async def tries(host: Host, url: str, name: str, timeout_ms: int, *options: Any) -> Any:
+        tried.append((host.name.partition("/")[0], timeout_ms))
+        slow = name == "slow" and host.name.startswith(here)
+        return await connect_to(host, url, name, 100 if slow else timeout_ms, *options)
 
     async def endless(_: Any) -> None:
         await asyncio.Event().wait()
 
-    silent, refused = rf"connecting to {here}/\w+: no answer within \d+ ms", rf"connecting to {there}/\w+: .+"
-    for said in (f"^{silent}; {refused}$", f"^{refused}; {silent}$"):  # the last one has all that is left
+    monkeypatch.setattr(connecting, "_connect_to", tries)
+    silent, refused = rf"connecting to {here}/\w+: no answer within 100 ms", rf"connecting to {there}/\w+: .+"
+    all_ms = 2 * DEADLINE_S * 1000
+    for said in (f"^{silent}; {refused}$", f"^{refused}; {silent}$"):
         with pytest.raises(StoreBusy, match=said):
-            await connect(server, name="slow", timeout_ms=500, accept=endless)
-    connection = await connect(server, name="fast")
+            await connect(server, name="slow", timeout_ms=all_ms, accept=endless)
+    assert [host for host, _ in tried] == [here, there, there, here]
+    first_ms, last_ms = tried[0][1], tried[3][1]
+    assert first_ms <= all_ms // 2 < last_ms  # the last one has all that is left
+    connection = await connect(server, name="fast", timeout_ms=all_ms)
     await connection.close()
     assert server.hosts[0].name.startswith(here)
 
@@ -631,15 +643,14 @@ async def test_what_a_broker_stalled_in_is_said_to_be_unwritten(
 ) -> None:
     """PostgreSQL has ended the transaction meanwhile, so that its locks are released."""
     sent, calls = records._write, list[str]()
-    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'stalled'"
 
     async def stalling(connection: Any, *arguments: Any) -> set[int]:
         calls.append("")
         if len(calls) == 2:
             # The loop stands still, as in a process that is stopped.
-            before = postgres.execute(sessions)
+            session = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {connection.get_server_pid()}"
             deadline = time.monotonic() + DEADLINE_S
-            while postgres.execute(sessions) == before:
+            while postgres.execute(session) != "0":
                 assert time.monotonic() < deadline
         return await sent(connection, *arguments)
 

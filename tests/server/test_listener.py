@@ -20,16 +20,8 @@ from muster.coordinator.server.listener import BindError, Listener
 from tests.server.conftest import StartBrokers
 from tests.server.test_api_versions import SOFTWARE
 from tests.support.forks import a_fork, needs_fork
-from tests.support.ports import free_ports
+from tests.support.ports import free_ports, has_ipv6
 from tests.support.wire import Wire
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
 
 
 def descriptors() -> int:

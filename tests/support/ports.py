@@ -25,6 +25,15 @@ def free_ports(count: int) -> int:
     return _ports.take(count)
 
 
+def has_ipv6() -> bool:
+    """Whether the loopback interface has an address of IPv6."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
 class _Ports:
     """The ports of this process. The first port of a block is its claim: the process listens there."""
 
