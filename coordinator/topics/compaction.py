@@ -12,7 +12,7 @@ gives it as much time as tombstones, and one after that removes it. An aborted t
 reported from the first on, so it is forgotten before its marker is removed.
 
 A batch that has lost its records stays without them while it holds its producer's last sequence or epoch, and
-at the end of the log, so that consumers get there.
+at the end of the log and of what readers of committed records may see, so that consumers get there.
 """
 
 from __future__ import annotations
@@ -266,7 +266,8 @@ class _Cleaning:
         return _with_records(header, kept, horizon_ms)
 
     def _outlives_records(self, header: Header) -> bool:
-        return self.log.producers.is_newest(header) or header.next_offset == self.log.high_watermark
+        ends = (self.log.last_stable_offset, self.log.high_watermark)
+        return self.log.producers.is_newest(header) or header.next_offset in ends
 
 
 def _with_records(header: Header, kept: Sequence[Record], horizon_ms: int | None) -> bytes:

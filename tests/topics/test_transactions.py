@@ -594,6 +594,25 @@ def test_compaction_stops_at_the_last_stable_offset() -> None:
     assert [record.offset for record in one.records()] == [2, 3]
 
 
+def test_after_compaction_readers_of_committed_records_get_to_the_last_stable_offset() -> None:
+    one = compacted_log()
+    one.put(Q, b"1", keys=[b"k"], transactional=False)
+    one.put(P, b"2", keys=[b"l"])
+    close_segment(one)
+    one.put(Q, b"3", keys=[b"m"])
+    one.end(P, False)
+    one.put(P, b"4", keys=[b"n"], transactional=False)
+    assert compact(one.log, NOW_MS)
+    # The records of P were aborted, and later ones have taken over its sequence.
+    assert kinds(one)[:3] == [(0, "records"), (1, "empty, of records"), (2, "records")]
+    found, _ = one.log.read_committed(0, 1 << 20, first_may_exceed=True)
+    assert record_batch.end_of(bytes(found)) == one.stable == 2
+    one.end(Q, True)
+    close_segment(one)
+    assert compact(one.log, NOW_MS)
+    assert [offset for offset, _ in kinds(one)] == [0, 2, 3, 4, 5]
+
+
 def test_aborted_records_take_no_others_along() -> None:
     one = compacted_log()
     one.put(Q, b"1", keys=[b"k"], transactional=False)
