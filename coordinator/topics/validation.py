@@ -95,6 +95,10 @@ def validate(
         why = "records of a compacted topic must have a key"
         whole = f"{why}: {checked.keyless_count} of {header.record_count} have none"
         raise InvalidRecords(ErrorCode.INVALID_RECORD, whole, [(index, why) for index in checked.keyless])
+    if header.is_log_append_time:
+        why = "only the broker may mark a batch as LogAppendTime"
+        blamed = range(min(header.record_count, RECORDS_BLAMED_MAX))
+        raise InvalidRecords(ErrorCode.INVALID_TIMESTAMP, why, [(index, why) for index in blamed])
     batch, log_append_time_ms = data, -1
     if config.log_append_time:
         batch, log_append_time_ms = with_log_append_time(data, header, now_ms), now_ms
@@ -205,8 +209,6 @@ def _check_header(header: Header, *, zstd_allowed: bool, transactional: bool) ->
 def _check_times(data: bytes, header: Header, checked: Checked, config: TopicConfig, now_ms: int) -> None:
     """INVALID_TIMESTAMP (32) outside message.timestamp.before.max.ms and .after.max.ms around `now_ms`
     (KIP-937), with the records to blame."""
-    if header.is_log_append_time:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "only the broker may mark a batch as LogAppendTime")
     before_max_ms, after_max_ms = (
         config.message_timestamp_before_max_ms,
         config.message_timestamp_after_max_ms,

@@ -192,6 +192,10 @@ def produce(side: Side) -> None:
     side.ask("not what the codec says", producing(side, ("plain", 0, altered(good, 21, ">h", 1))), 12)
     side.ask("a control batch", producing(side, ("plain", 0, batch(b"a", control=True))), 12)
     side.ask("stamped by the client", producing(side, ("plain", 1, batch(b"a", log_append_time_ms=5))), 12)
+    for version, codec in ((7, Codec.NONE), (12, Codec.NONE), (12, Codec.GZIP)):
+        made_up = batch(b"a", b"b", log_append_time_ms=NOW_MS, codec=codec)
+        title = f"the log's time, stamped by the client, {codec.name}, v{version}"
+        side.ask(title, producing(side, ("stamped", 0, made_up)), version)
     for codec in Codec:
         packed = batch(b"a" * 50, codec=codec)
         side.ask(f"{codec.name}", producing(side, ("plain", 0, packed)), 12)

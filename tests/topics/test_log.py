@@ -253,8 +253,15 @@ def test_timestamps_must_be_near_the_brokers_time() -> None:
     )
     assert refused(one, late).code is ErrorCode.INVALID_TIMESTAMP
     assert refused(one, early).code is ErrorCode.INVALID_TIMESTAMP
-    stamped = batch(b"a", log_append_time_ms=NOW_MS)
-    assert refused(one, stamped).code is ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("topics_own", ["CreateTime", "LogAppendTime"])
+def test_only_the_broker_stamps_a_batch(topics_own: str) -> None:
+    one = OneLog(message_timestamp_type=topics_own)
+    refusal = refused(one, batch(b"a", b"b", log_append_time_ms=NOW_MS))
+    assert isinstance(refusal, InvalidRecords)
+    assert refusal.code is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in refusal.record_errors] == [0, 1]
 
 
 def test_records_from_before_1970_are_stored_and_found() -> None:
