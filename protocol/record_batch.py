@@ -402,9 +402,10 @@ def with_create_time(batch: bytes, header: Header, max_timestamp: int) -> bytes:
 
 
 def with_codec(batch: bytes, header: Header, unpacked: bytes, codec: Codec) -> bytes:
-    """The batch with its `unpacked` records compressed by another codec (compression.type)."""
+    """The batch with its `unpacked` records compressed by another codec (compression.type), and, as in Kafka,
+    without a delete horizon."""
     packed = compress(codec, unpacked)
-    attributes = header.attributes & ~CODEC_MASK | codec
+    attributes = header.attributes & ~(CODEC_MASK | _DELETE_HORIZON) | codec
     changed = header._replace(length=HEADER_BYTES - _LENGTH_START + len(packed), attributes=attributes)
     return _sealed(bytearray(_HEADER.pack(*changed) + packed))
 

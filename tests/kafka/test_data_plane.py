@@ -20,7 +20,7 @@ from muster.protocol.messages.data import (
     ProduceRequest,
 )
 from muster.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
-from muster.protocol.record_batch import HEADER_BYTES, Record, build
+from muster.protocol.record_batch import HEADER_BYTES, Record, batches, build, records
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import CHOSEN_BY_STORIES, KAFKA_CONFIGS, Side, Story, assert_told_alike
 from tests.support.wire_topics import until
@@ -234,6 +234,20 @@ def produce(side: Side) -> None:
     side.ask("without a time", producing(side, ("strict", 0, batch(b"a", at_ms=-1))), 12)
     side.ask("the log's time", producing(side, ("stamped", 0, batch(b"a", at_ms=NOW_MS - DAY_MS))), 12)
     side.ask("what was stored", fetching(side, "plain", 0), 12)
+
+    side.configured("packed", compression_type="gzip")
+    doomed = batch(b"a", b"b", delete_horizon_ms=NOW_MS - DAY_MS)
+    for topic in ("plain", "packed", "stamped"):
+        told = side.ask(f"a delete horizon, {topic}", producing(side, (topic, 0, doomed)), 12)
+        offset = told.responses[0].partition_responses[0].base_offset
+        fetched = side.quietly(fetching(side, topic, offset), 12)
+        data = fetched.responses[0].partitions[0].records
+        ((position, header),) = batches(data)
+        horizon_ms = header.delete_horizon_ms
+        side.note(f"the horizon, {topic}", horizon_ms and horizon_ms - NOW_MS, of=(fetched, 12))
+        if not header.is_log_append_time:
+            times = [each.timestamp - NOW_MS for each in records(data, position, header)]
+            side.note(f"the times, {topic}", times, of=(fetched, 12))
 
 
 def idempotent_producers(side: Side) -> None:

@@ -264,6 +264,25 @@ def test_only_the_broker_stamps_a_batch(topics_own: str) -> None:
     assert [index for index, _ in refusal.record_errors] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("horizon_ms", "configs"),
+    [
+        (NOW_MS - 50, {}),
+        (NOW_MS - 50, {"message_timestamp_type": "LogAppendTime"}),
+        (None, {"compression_type": "gzip"}),
+    ],
+)
+def test_a_delete_horizon_stays_unless_the_batch_is_packed_anew(
+    horizon_ms: int | None, configs: dict[str, str]
+) -> None:
+    one = OneLog(**configs)
+    one.send(batch(b"a", b"b", timestamps=[NOW_MS - 3, NOW_MS], delete_horizon_ms=NOW_MS - 50))
+    header = record_batch.peek(one.log.read(0, 1 << 20, first_may_exceed=True))
+    assert header.delete_horizon_ms == horizon_ms
+    times = [NOW_MS] * 2 if header.is_log_append_time else [NOW_MS - 3, NOW_MS]
+    assert [record.timestamp for record in one.records()] == times
+
+
 def test_records_from_before_1970_are_stored_and_found() -> None:
     one = OneLog()
     one.append(b"a", b"b", timestamps=[-5, -(10**15)])
