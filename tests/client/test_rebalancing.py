@@ -95,7 +95,6 @@ class Stage:
         self,
         protocol: RebalanceProtocol = RebalanceProtocol.EAGER,
         raises: str = "",
-        rebalance_s: float = LONG_S,
         grace_s: float = 0.02,
     ) -> None:
         self.story: list[Any] = []
@@ -131,7 +130,7 @@ class Stage:
             hold=lambda partitions: self.story.append(("hold", *sorted(map(str, partitions)))),
             adopt=lambda partitions, settled=True: self.story.append(("read", *sorted(map(str, partitions)))),
             grace_s=grace_s,
-            rebalance_s=rebalance_s,
+            rebalance_s=LONG_S,
         )
 
     def own(self, *partitions: TopicPartition) -> None:
@@ -290,17 +289,23 @@ async def test_a_call_that_ends_or_is_cancelled_takes_nothing_of_the_grace() -> 
     assert task.result()
 
 
-async def test_a_commit_is_tried_again_until_the_rebalance_cannot_wait() -> None:
-    stage = Stage(rebalance_s=0.1)
+async def test_a_commit_is_tried_again_until_the_rebalance_cannot_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, passed_s = Stage(), 0.0
     stage.own(T0)
 
     async def never() -> bool:
+        nonlocal passed_s
+        passed_s = LONG_S if stage.story.count(("commit", "t-0")) == 3 else 0.0
         return False
 
     stage.may_commit = never
-    story = await stage.go_on()
-    assert story.count(("commit", "t-0")) > 1
-    assert story[-2:] == [("revoked", "t-0"), ("read",)]
+    monkeypatch.setattr(
+        "muster.client.consume.auto_commit.deadline", lambda seconds: deadline(seconds) + passed_s
+    )
+    commits = [("commit", "t-0")] * 3
+    assert await stage.go_on() == [("hold", "t-0"), *commits, ("revoked", "t-0"), ("read",)]
 
 
 async def test_a_topic_that_is_gone_is_not_waited_for() -> None:
