@@ -24,8 +24,8 @@ Schema: TypeAlias = Any
 
 COLUMN: Final = "data"
 _OPTION: Final = "--avro-schema"
-_AROUND: Final = "muster_value"
-"""The name of the record around a schema, and of its field."""
+_AROUND: Final = "__around_the_value__"
+"""The name of the record around a schema, and of its field: one that no schema has."""
 _OUTSIDE: Final = "outside the years 1 to 9999"
 """In place of a default that is such a date or time, which Python cannot hold. Arrow takes it for none, so
 that `data` is null for values that need the default."""
