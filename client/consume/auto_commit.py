@@ -4,7 +4,8 @@ may end before they do, and the next one finds them further along. If the genera
 dropped: the partition's new owner reads those records again.
 
 The offsets of a group without members expire, by the time of their last commit. So a reader of assigned
-partitions commits a position again, though it has not changed, once its last commit is `AGAIN_S` old.
+partitions commits one again, though it has not changed, once its last commit is `AGAIN_S` old: as it finds
+it, unless somebody else, such as an administrator, has moved it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from muster.client.errors import NEVER_PASSES, AuthenticationFailed, ClientError, TimedOut
@@ -24,6 +25,8 @@ from muster.protocol.errors import KafkaError
 _LOG: Final = logging.getLogger("muster.client.consumer")
 
 AGAIN_S: Final = 600.0
+_CLOSING_S: Final = 1.0
+"""How long closing waits for offsets that are only committed again."""
 
 
 class _Known(NamedTuple):
@@ -37,6 +40,7 @@ class AutoCommit:
     """Commits what `handled()` returns and is not committed yet, by calling `commit` with a deadline; each
     periodic attempt gets `attempt_s`. `wake` is called when `tick` has something to do. `are_gone` returns,
     by a deadline, whether none of these partitions exists: a coordinator may not know a new topic yet.
+    `committed` looks up, by a deadline, what the group has committed.
     `is_member`: whether the consumer is a member of the group, not a reader of assigned partitions."""
 
     def __init__(
@@ -45,6 +49,9 @@ class AutoCommit:
         handled: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]],
         wake: Callable[[], None],
         are_gone: Callable[[Iterable[TopicPartition], float], Awaitable[bool]],
+        committed: Callable[
+            [Collection[TopicPartition], float], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
+        ],
         is_member: Callable[[], bool],
         *,
         interval_s: float,
@@ -55,6 +62,7 @@ class AutoCommit:
         self._handled = handled
         self._wake = wake
         self._are_gone = are_gone
+        self._committed = committed
         self._is_member = is_member
         self._interval_s = interval_s
         self._attempt_s = attempt_s
@@ -106,7 +114,7 @@ class AutoCommit:
             self._count(self._interval_s)
         if self._due and self._periodic is None and (self._last is None or self._last.done()):
             self._due = False
-            if self._uncommitted():
+            if self._uncommitted() or self._old():
                 self._periodic = asyncio.create_task(self._once(), name="auto-commit")
             else:
                 self._count(self._interval_s)
@@ -115,10 +123,12 @@ class AutoCommit:
         again_s, is_member = self._interval_s, self._is_member()
         try:
             # Not what was handled at the time of `tick`: another topic may have taken the name since.
-            result = await self._commit(self._uncommitted(), deadline(self._attempt_s))
-            self._note(result, is_member)
-            if not all(_is_unknown(each.why) for each in result.retry.values()):
-                again_s = min(self._retry_backoff_s, self._interval_s)
+            if offsets := self._uncommitted():
+                result = await self._commit(offsets, deadline(self._attempt_s))
+                self._note(result, is_member)
+                if not all(_is_unknown(each.why) for each in result.retry.values()):
+                    again_s = min(self._retry_backoff_s, self._interval_s)
+            await self._commit_again(deadline(self._attempt_s))
         except Exception as error:
             if _may_pass(error):
                 _LOG.info("auto-commit failed and will be retried: %s", error)
@@ -170,6 +180,7 @@ class AutoCommit:
                 )
                 return
             await asyncio.sleep(self._retry_backoff_s)
+        await self._commit_again(min(give_up, deadline(_CLOSING_S)))
 
     async def close(self) -> None:
         """Cancel the commit in progress."""
@@ -189,7 +200,7 @@ class AutoCommit:
         if offsets := self._uncommitted(partitions):
             commit = self._commit(offsets, deadline(self._attempt_s))
             task = asyncio.create_task(
-                self._committed(commit, self._is_member()), name="auto-commit of partitions let go"
+                self._until_committed(commit, self._is_member()), name="auto-commit of partitions let go"
             )
             self._let_go.add(task)
             task.add_done_callback(self._let_go.discard)
@@ -199,7 +210,7 @@ class AutoCommit:
         if self._let_go:
             await asyncio.wait(self._let_go)
 
-    async def _committed(self, commit: Awaitable[CommitResult], is_member: bool) -> None:
+    async def _until_committed(self, commit: Awaitable[CommitResult], is_member: bool) -> None:
         try:
             result = await commit
         except Exception as error:
@@ -216,16 +227,44 @@ class AutoCommit:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._off:
             return {}
-        since = -math.inf if self._is_member() else deadline(-AGAIN_S)
         return {
             where: place
             for where, place in self._handled().items()
-            if (partitions is None or where in partitions) and not self._is_known(where, place.offset, since)
+            if (partitions is None or where in partitions) and not self._is_known(where, place.offset)
         }
 
-    def _is_known(self, where: TopicPartition, offset: int, since: float) -> bool:
+    def _is_known(self, where: TopicPartition, offset: int, before: float = math.inf) -> bool:
         known = self._known.get(where)
-        return known is not None and known.offset == offset and known.at >= since
+        return known is not None and known.offset == offset and known.at < before
+
+    def _old(self) -> dict[TopicPartition, int]:
+        """The committed offsets that would expire one day if nothing more is read."""
+        if self._off or self._is_member():
+            return {}
+        before = deadline(-AGAIN_S)
+        handled = self._handled().items()
+        return {
+            where: place.offset for where, place in handled if self._is_known(where, place.offset, before)
+        }
+
+    async def _commit_again(self, until: float) -> None:
+        """Commit again what was committed long ago. Nothing is lost if that fails: it is tried again."""
+        old = self._old()
+        if not old:
+            return
+        try:
+            found = await self._committed(old, until)
+            left = self._old()  # without those that have been committed meanwhile
+            self.known({where: old[where] for where in left if where in old})
+            as_it_is = {
+                where: place
+                for where, place in found.items()
+                if place is not None and left.get(where) == place.offset
+            }
+            if as_it_is:
+                await self._commit(as_it_is, until)
+        except (ClientError, KafkaError) as error:
+            _LOG.info("offsets could not be committed again, to keep them from expiring: %s", error)
 
     def _under_way(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._periodic, self._last, *self._let_go) if task is not None]

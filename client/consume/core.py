@@ -176,6 +176,7 @@ class ConsumerCore(Generic[K, V]):
                 self.assigned.handled,
                 self.wake,
                 self._are_gone,
+                self.group.committed,
                 lambda: self.subscription.by_group,
                 interval_s=given.auto_commit_interval_ms / 1000,
                 attempt_s=given.request_timeout_ms / 1000,

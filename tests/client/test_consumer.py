@@ -699,6 +699,41 @@ async def test_a_quiet_assigned_partitions_offset_does_not_expire_while_it_is_re
     assert await committed(broker) == 3
 
 
+async def test_what_is_only_looked_at_is_committed_again_as_it_is(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 10)
+    async with consumer(broker, group_id="g", enable_auto_commit=False) as worker:
+        worker.assign([T0])
+        await worker.commit({T0: OffsetAndMetadata(5, "note")})
+        async with consumer(broker, group_id="g") as other:
+            other.assign([T0])
+            assert await other.position(T0) == 5
+        assert (await worker.committed([T0]))[T0] == OffsetAndMetadata(5, "note")
+        async with consumer(broker, group_id="g") as other:
+            other.assign([T0])
+            assert await other.position(T0) == 5
+            await worker.commit({T0: 8})
+        assert await committed(broker) == 8
+
+
+async def test_a_reader_that_has_handled_nothing_closes_though_no_broker_answers(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 3)
+    async with consumer(broker, group_id="g") as reader:
+        reader.assign([T0])
+        for _ in range(3):
+            assert await reader.get() is not None
+    async with consumer(broker, group_id="g") as reader:
+        reader.assign([T0])
+        assert await reader.position(T0) == 3
+        with broker.faults.add(api="OffsetFetch", delay="1h", times=None) as rule:
+            await reader.close()
+            rule.hit()
+    assert "read again" not in caplog.text
+
+
 async def test_a_task_of_a_partition_no_longer_assigned_may_clean_up_before_the_consumer_is_closed(
     broker: Broker,
 ) -> None:

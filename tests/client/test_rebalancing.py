@@ -103,6 +103,7 @@ class Stage:
         self.why: KafkaError | ClientError = RequestTimedOut("late")
         self.gone = True
         self.is_member = True
+        self.moved_to: int | None = None
         self.failures: list[BaseException] = []
         self.told: Callable[[str], None] = lambda what: None
         """Called during a callback, with its name."""
@@ -116,6 +117,7 @@ class Stage:
             self._handled,
             self.woken.set,
             self._are_gone,
+            self._committed,
             lambda: self.is_member,
             interval_s=LONG_S,
             attempt_s=LONG_S,
@@ -141,6 +143,11 @@ class Stage:
 
     def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {where: OffsetAndMetadata(7) for where in self.rebalancing.owned}
+
+    async def _committed(
+        self, partitions: Iterable[TopicPartition], until: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return {where: OffsetAndMetadata(self.moved_to or 7, "note") for where in partitions}
 
     async def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
         self.story.append(("commit", *sorted(map(str, offsets))))
@@ -569,6 +576,19 @@ async def test_offsets_of_assigned_partitions_are_committed_again_before_they_ex
     later_s += 2
     assert await ticks() == [("commit", "t-0", "t-1")]
     assert await ticks() == []
+    later_s += auto_commit.AGAIN_S + 1
+    stage.moved_to = 9  # by somebody else
+    assert await ticks() == []
+    stage.moved_to = None
+    assert await ticks() == []  # looked at a moment ago
+    later_s += auto_commit.AGAIN_S + 1
+
+    async def refuse() -> bool:
+        raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not for you")
+
+    stage.may_commit = refuse
+    assert await ticks() == [("commit", "t-0", "t-1")]
+    stage.auto_commit.raise_failure()  # of no concern to the reader
     await stage.auto_commit.close()
 
 
