@@ -76,13 +76,24 @@ MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
 _ALONE: Final = "brokers of muster talk to the store alone (--store), never to each other; leave it out"
+_DATA: Final = "muster has one data directory: --data (MUSTER_DATA)"
+_RETENTION: Final = "muster has --log-retention-ms (MUSTER_LOG_RETENTION_MS), in milliseconds"
 WITHOUT_EFFECT: Final = {
     "inter_broker_listener_name": _ALONE,
     "security_inter_broker_protocol": _ALONE,
     "sasl_mechanism_inter_broker_protocol": _ALONE,
+    "log_dirs": _DATA,
+    "log_dir": _DATA,
+    "broker_id": "muster's name for it is --node-id (MUSTER_NODE_ID)",
+    "broker_rack": "muster's name for it is --rack (MUSTER_RACK)",
+    "min_insync_replicas": "each record is stored once, so min.insync.replicas always holds; leave it out",
+    "default_replication_factor": "topics have 1 unless they are created with another; leave it out",
+    "log_retention_hours": _RETENTION,
+    "log_retention_minutes": _RETENTION,
+    "log_roll_hours": "muster has --log-roll-ms (MUSTER_LOG_ROLL_MS), in milliseconds",
 }
-"""Kafka broker settings that have no effect here, and why, for those who bring along their Kafka
-configuration."""
+"""Kafka broker settings that muster does not have under that name, and why or what it has instead, for those
+who bring along their Kafka configuration."""
 
 RETENTION_IN_TESTS_MS: Final = -1
 """The default of `log_retention_ms` where tests move the clock: records have their producers' time, which
@@ -931,18 +942,26 @@ def _prefixed(options: Mapping[str, str | None], variables: Mapping[str, str]) -
 
 
 def _check_variables(variables: Mapping[str, str]) -> None:
-    """Reject what can only be a misspelt variable. Others may use the prefix, too, as Kubernetes does for a
-    service called "muster"."""
+    """Reject what can only be a misspelt variable, and Kafka's settings that muster does not have. Others may
+    use the prefix, too, as Kubernetes does for a service called "muster"."""
     known = {variable(name) for name in SETTINGS}
     others = {name for name in variables if name.startswith(VARIABLE_PREFIX)} - known
+    others -= {variable(name) for name in WITHOUT_EFFECT}  # each is refused with its reason
     others = {name for name in others if not name.startswith(variable(by_listener.PREFIX))}
     if not others:
         return
     from difflib import get_close_matches  # rarely wanted
 
+    from muster.coordinator.server.broker_config_specs import BROKER_SPECS  # it imports this module
+
+    of_kafka = {variable(each.field): each for each in BROKER_SPECS.values() if each.kafka}
     for name in sorted(others):
+        if name in of_kafka and variables[name]:
+            each = of_kafka[name]
+            instead = f"set {each.name} at run time" if each.dynamic and each.served else "leave it out"
+            raise NoSuchSetting(name, f"muster has no such setting; {instead}")
         close = get_close_matches(name, known, 1, _MISSPELT)
-        if close and not variables[name].startswith("tcp://"):
+        if close and name not in of_kafka and not variables[name].startswith("tcp://"):
             raise NoSuchSetting(name, f"no such variable; did you mean {close[0]}?")
 
 

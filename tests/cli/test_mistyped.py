@@ -31,6 +31,14 @@ from tests.support.each import each
             "muster serve: unknown option --prot, did you mean --port? muster serve --help lists them",
         ),
         (
+            "serve --broker-id 7",
+            "muster serve: --broker-id: muster's name for it is --node-id (MUSTER_NODE_ID)",
+        ),
+        (
+            "serve --log-dirs x",
+            "muster serve: --log-dirs: muster has one data directory: --data (MUSTER_DATA)",
+        ),
+        (
             "topics --bootstrap-server broker:9092 list",
             "muster topics: unknown option --bootstrap-server: options go after ACTION; "
             "muster topics --help lists them",

@@ -10,6 +10,7 @@ from muster.coordinator import config
 from muster.coordinator.config import SettingError, Settings, option, read_settings, variable
 from muster.coordinator.group.config import GroupConfig, MigrationPolicy
 from muster.coordinator.server.broker import group_config
+from muster.coordinator.server.broker_config_specs import BROKER_SPECS
 from muster.coordinator.topics.config import SPECS, TopicConfig, defaults_from, parse
 from tests.server import settings_page
 
@@ -144,9 +145,31 @@ def test_a_misspelt_variable_is_refused_without_its_value(misspelt: str, meant: 
     assert "secret" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", config.WITHOUT_EFFECT)
-def test_what_is_about_talk_between_brokers_is_refused_by_name(name: str) -> None:
-    why = "brokers of muster talk to the store alone (--store), never to each other; leave it out"
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        *(
+            (name, "brokers of muster talk to the store alone (--store), never to each other; leave it out")
+            for name in (
+                "inter_broker_listener_name",
+                "security_inter_broker_protocol",
+                "sasl_mechanism_inter_broker_protocol",
+            )
+        ),
+        ("log_dirs", "muster has one data directory: --data (MUSTER_DATA)"),
+        ("log_dir", "muster has one data directory: --data (MUSTER_DATA)"),
+        ("broker_id", "muster's name for it is --node-id (MUSTER_NODE_ID)"),
+        ("broker_rack", "muster's name for it is --rack (MUSTER_RACK)"),
+        (
+            "min_insync_replicas",
+            "each record is stored once, so min.insync.replicas always holds; leave it out",
+        ),
+        ("default_replication_factor", "topics have 1 unless they are created with another; leave it out"),
+        ("log_retention_hours", "muster has --log-retention-ms (MUSTER_LOG_RETENTION_MS), in milliseconds"),
+        ("log_roll_hours", "muster has --log-roll-ms (MUSTER_LOG_ROLL_MS), in milliseconds"),
+    ],
+)
+def test_kafka_s_names_of_what_muster_has_otherwise_are_refused_with_a_reason(name: str, why: str) -> None:
     for options, variables, given in (
         ({name: "SASL_SSL"}, {}, config.option(name)),
         ({}, {config.variable(name): "SASL_SSL"}, config.variable(name)),
@@ -155,6 +178,23 @@ def test_what_is_about_talk_between_brokers_is_refused_by_name(name: str) -> Non
             read_settings(options, variables)
         assert str(raised.value) == f"{given}: {why}"
     assert read_settings({name: None}, {config.variable(name): ""}) == Settings()
+
+
+@pytest.mark.parametrize(
+    "name", [each.field for each in BROKER_SPECS.values() if each.kafka and each.field not in config.SETTINGS]
+)
+def test_variables_with_kafka_s_names_of_settings_that_there_are_not_are_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=f"^{variable(name)}: ") as refusal:
+        read_settings({}, {variable(name): "secret"})
+    assert "secret" not in str(refusal.value)
+    assert read_settings({}, {variable(name): ""}) == Settings()
+
+
+def test_the_refusal_says_whether_a_config_can_be_set_otherwise() -> None:
+    with pytest.raises(SettingError, match=r"no such setting; set compression\.type at run time$"):
+        read_settings({}, {"MUSTER_COMPRESSION_TYPE": "lz4"})
+    with pytest.raises(SettingError, match=r"no such setting; leave it out$"):
+        read_settings({}, {"MUSTER_NUM_IO_THREADS": "8"})
 
 
 def test_variables_of_others_are_passed_over() -> None:
