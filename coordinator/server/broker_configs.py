@@ -73,6 +73,16 @@ CONFIGS_MAX: Final = 1_000
 """Configs set on one broker, or on all: a listener may have any name, and each change reads all of them."""
 _DEDUPE_BYTES_MIN: Final = 1 << 20
 """Each compaction thread must have more than this."""
+_OF_CLEANER: Final = ("log.cleaner.threads", "log.cleaner.dedupe.buffer.size")
+_INTERVAL: Final = "group.consumer.assignment.interval.ms"
+_INTERVAL_MIN: Final = "group.consumer.min.assignment.interval.ms"
+_INTERVAL_MAX: Final = "group.consumer.max.assignment.interval.ms"
+_IN_ORDER: Final = (
+    ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    (_INTERVAL_MIN, _INTERVAL),
+    (_INTERVAL, _INTERVAL_MAX),
+)
+"""The first of each pair may not exceed the second."""
 
 
 class BrokerConfigs:
@@ -88,6 +98,7 @@ class BrokerConfigs:
         self._node_id = node_id
         self._apply = apply
         self._left_out: set[str] = set()  # unreadable ones that have been logged
+        self._contradicting: set[tuple[str, str]] = set()  # those that have been logged
         rows.listeners.append(self._read)
         self._static = {
             name: text
@@ -165,6 +176,7 @@ class BrokerConfigs:
         self._layers[Source.DYNAMIC_BROKER] = self._readable(rows.get(str(self._node_id), {}))
         self._layers[Source.DYNAMIC_DEFAULT_BROKER] = self._readable(rows.get("", {}))
         self._apply(self._topic_defaults(self._layers))
+        self._warn_of_contradictions()
 
     def _readable(self, row: Mapping[str, str]) -> Mapping[str, str]:
         """The row without values that only a newer muster can read."""
@@ -177,6 +189,30 @@ class BrokerConfigs:
             _log.warning("a broker config that cannot be read is left out", node=self._node_id, name=name)
         self._left_out |= unreadable
         return {name: text for name, text in row.items() if name not in unreadable}
+
+    def _warn_of_contradictions(self) -> None:
+        """Log, once, what is set in the store and contradicts this broker's settings, or other configs that
+        another broker set: it is in force all the same."""
+        found = {
+            pair for pair in _IN_ORDER if _number(pair[0], self._layers) > _number(pair[1], self._layers)
+        }
+        if not _cleaner_has_memory(self._layers):
+            found.add(_OF_CLEANER)
+        for pair in sorted(found - self._contradicting):
+            sources = {name: source_of(self.synonyms(name)) for name in pair}
+            stored = min(pair, key=lambda name: sources[name])
+            (other,) = (name for name in pair if name != stored)
+            of_one = sources[stored] is Source.DYNAMIC_BROKER
+            of = f"--entity-name {self._node_id}" if of_one else "--entity-default"
+            _log.warning(
+                "a broker config in the store contradicts another config or setting",
+                node=self._node_id,
+                config=stored,
+                value=_number(stored, self._layers),
+                contradicts=f"{other} ({_number(other, self._layers)})",
+                reset_with=f"kafka-configs --alter --entity-type brokers {of} --delete-config {stored}",
+            )
+        self._contradicting = found
 
     async def alter(
         self, broker: str, changes: Sequence[ConfigChange], *, replace: bool, validate_only: bool
@@ -215,7 +251,7 @@ class BrokerConfigs:
         try:
             for name, text in configs.items():
                 read(known[name], name, text)
-            validated(self._topic_defaults(layers))
+            validated(self._topic_defaults(layers), self._topic_defaults(self._layers))
         except KafkaError as refusal:  # Kafka has another code for a broker's configs than for a topic's
             raise KafkaError(ErrorCode.INVALID_REQUEST, refusal.why) from None
         self._check_threads(layers)
@@ -231,8 +267,7 @@ class BrokerConfigs:
                     f"Invalid value {after} for configuration {name}: it is {before}, and one change may at "
                     "most double or halve it",
                 )
-        threads = _number("log.cleaner.threads", layers)
-        if threads < 1 or _number("log.cleaner.dedupe.buffer.size", layers) // threads <= _DEDUPE_BYTES_MIN:
+        if self._changes(layers, *_OF_CLEANER) and not _cleaner_has_memory(layers):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 "log.cleaner.dedupe.buffer.size must exceed 1 MiB for each of log.cleaner.threads, of which "
@@ -240,17 +275,22 @@ class BrokerConfigs:
             )
 
     def _check_assignment_interval(self, layers: Mapping[Source, Mapping[str, str]]) -> None:
-        name = "group.consumer.assignment.interval.ms"
-        value = _number(name, layers)
+        if not self._changes(layers, _INTERVAL):  # its bounds are settings
+            return
+        value = _number(_INTERVAL, layers)
         for bound, kept, how in (
-            ("group.consumer.min.assignment.interval.ms", int.__ge__, "greater"),
-            ("group.consumer.max.assignment.interval.ms", int.__le__, "less"),
+            (_INTERVAL_MIN, int.__ge__, "greater"),
+            (_INTERVAL_MAX, int.__le__, "less"),
         ):
             if not kept(value, _number(bound, layers)):
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    f"{name} must be {how} than or equal to {bound} ({_number(bound, layers)})",
+                    f"{_INTERVAL} must be {how} than or equal to {bound} ({_number(bound, layers)})",
                 )
+
+    def _changes(self, layers: Mapping[Source, Mapping[str, str]], *names: str) -> bool:
+        """Whether `layers` give one of these integer configs another value than it has."""
+        return any(_number(name, layers) != _number(name, self._layers) for name in names)
 
     def _topic_defaults(self, layers: Mapping[Source, Mapping[str, str]]) -> dict[str, str]:
         """Topic defaults by config name: set on this broker, on all, or by its settings."""
@@ -285,6 +325,11 @@ def _synonyms(name: str, layers: Mapping[Source, Mapping[str, str]]) -> list[Syn
     ]
     # What comes before the name itself is reported by its synonyms.
     return list(dropwhile(lambda synonym: synonym.name != name, found))
+
+
+def _cleaner_has_memory(layers: Mapping[Source, Mapping[str, str]]) -> bool:
+    threads, bytes_ = (_number(name, layers) for name in _OF_CLEANER)
+    return threads >= 1 and bytes_ // threads > _DEDUPE_BYTES_MIN
 
 
 def _number(name: str, layers: Mapping[Source, Mapping[str, str]]) -> int:

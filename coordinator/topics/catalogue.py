@@ -388,7 +388,7 @@ class Catalogue:
         check_name(name)
         self._check_free(name)
         overrides = _overrides(configs or {})
-        validated({**self._defaults, **overrides})
+        validated({**self._defaults, **overrides}, self._defaults)
         if assignments:
             if partitions != -1 or replication_factor != -1:
                 raise KafkaError(
@@ -511,7 +511,7 @@ class Catalogue:
 
         def altered(before: Mapping[str, str]) -> dict[str, str]:
             configs = changed({} if replace else before, changes, SPECS)
-            validated({**self._defaults, **to_check(configs, changes, SPECS.get)})
+            validated({**self._defaults, **to_check(configs, changes, SPECS.get)}, self._defaults)
             return configs
 
         def altered_row(row: TopicRow) -> TopicRow:

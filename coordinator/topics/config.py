@@ -241,13 +241,18 @@ def read(spec: Setting, name: str, text: str) -> Any:
     return value
 
 
-def validated(configs: Mapping[str, str]) -> TopicConfig:
-    """As `parse`, for configs that are being set: INVALID_CONFIG also if they contradict each other.
+_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
-    Configs that are already set may do so: the broker's defaults below them can change.
+
+def validated(configs: Mapping[str, str], before: Mapping[str, str]) -> TopicConfig:
+    """As `parse`, for configs that are being set over those in `before`: INVALID_CONFIG also if they
+    contradict each other, unless it is those in `before` alone that do.
+
+    Configs that are already set may contradict each other: the broker's defaults below them can change.
     """
     parsed = parse(configs)
-    if parsed.min_compaction_lag_ms > parsed.max_compaction_lag_ms:
+    changed_lags = any(configs.get(name) != before.get(name) for name in _LAGS)
+    if changed_lags and parsed.min_compaction_lag_ms > parsed.max_compaction_lag_ms:
         raise _invalid(
             "min.compaction.lag.ms", str(parsed.min_compaction_lag_ms), "exceeds max.compaction.lag.ms"
         )

@@ -643,6 +643,84 @@ async def test_a_pool_of_threads_is_at_most_doubled_or_halved_at_once(wire: Wire
         assert await alter(wire, BROKER, "1", ("num.io.threads", SET, text)) == code, text
 
 
+MIN_LAG, MAX_LAG = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+INTERVAL = "group.consumer.assignment.interval.ms"
+DEFAULT_ENTITY, ENTITY_1 = "--entity-default", "--entity-name 1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "stored", "contradicts", "entity"),
+    [
+        (
+            {"log_cleaner_max_compaction_lag_ms": 3_600_000},
+            {"": {MIN_LAG: "7200000"}},
+            MIN_LAG,
+            f"{MAX_LAG} (3600000)",
+            DEFAULT_ENTITY,
+        ),
+        (
+            {"log_cleaner_min_compaction_lag_ms": 3_600_000},
+            {"1": {MAX_LAG: "5"}},
+            MAX_LAG,
+            f"{MIN_LAG} (3600000)",
+            ENTITY_1,
+        ),
+        (
+            {"group_consumer_max_assignment_interval_ms": 2_000},
+            {"": {INTERVAL: "5000"}},
+            INTERVAL,
+            "group.consumer.max.assignment.interval.ms (2000)",
+            DEFAULT_ENTITY,
+        ),
+        (
+            {},
+            {"": {"log.cleaner.dedupe.buffer.size": "1500000"}, "1": {"log.cleaner.threads": "2"}},
+            "log.cleaner.threads",
+            "log.cleaner.dedupe.buffer.size (1500000)",
+            ENTITY_1,
+        ),
+    ],
+)
+async def test_a_stored_config_that_contradicts_a_setting_is_named_and_refuses_no_other_change(
+    start_brokers: StartBrokers,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    settings: dict[str, int],
+    rows: dict[str, dict[str, str]],
+    stored: str,
+    contradicts: str,
+    entity: str,
+) -> None:
+    kept = {"ephemeral": False, "data": str(tmp_path)}
+    before = await start_brokers(**kept)
+    for name, configs in rows.items():
+        await before.brokers[0].store.update_broker_configs(BrokerConfigsRow(name, configs), expected={})
+    await before.stop()
+    lines = io.StringIO()
+    for part, new in (
+        ("level", log.LEVELS["warning"]),
+        ("stream", lines),
+        ("logger", None),
+        ("writer", None),
+    ):
+        monkeypatch.setattr(log._Output, part, new)
+    (broker,) = (await start_brokers(**kept, **settings)).brokers
+    async with await Wire.connect(broker.port) as wire:
+        for text in "true", "false":
+            assert await alter(wire, BROKER, "1", (DRAINED, SET, text)) == 0
+        assert await alter(wire, BROKER, "", ("log.retention.ms", SET, "5")) == 0
+        assert (await wire.call(creating("t"), 7)).topics[0].error_code == 0
+        assert await alter(wire, TOPIC, "t", ("retention.ms", SET, "5")) == 0
+        (line,) = (each for each in lines.getvalue().splitlines() if "contradicts" in each)
+        for said in stored, contradicts, f"--entity-type brokers {entity} --delete-config {stored}":
+            assert said in line
+        worse = {MAX_LAG: "4", "log.cleaner.threads": "3"}.get(stored, "8000000")
+        of = "1" if entity == ENTITY_1 else ""
+        assert await alter(wire, BROKER, of, (stored, SET, worse)) == ErrorCode.INVALID_REQUEST
+        assert await alter(wire, BROKER, of, (stored, DELETE, None)) == 0
+        assert lines.getvalue().count("contradicts another") == 1
+
+
 async def test_max_connections_is_followed_while_the_broker_runs(broker: Broker, wire: Wire) -> None:
     assert await alter(wire, BROKER, "1", ("max.connections", SET, "1")) == 0
     async with await Wire.connect(broker.port) as second:

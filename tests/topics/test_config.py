@@ -108,9 +108,16 @@ def test_what_contradicts_itself_or_this_broker_is_refused_when_it_is_set(
     name: str, configs: dict[str, str]
 ) -> None:
     with pytest.raises(KafkaError, match=name) as caught:
-        config.validated(configs)
+        config.validated(configs, {})
     assert caught.value.code is ErrorCode.INVALID_CONFIG
     config.parse(configs)  # configs already set are still read
+
+
+def test_a_contradiction_that_was_there_before_refuses_no_other_change() -> None:
+    before = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
+    assert config.validated({**before, "retention.ms": "5"}, before).retention_ms == 5
+    with pytest.raises(KafkaError, match=r"min\.compaction\.lag\.ms"):
+        config.validated({**before, "max.compaction.lag.ms": "8"}, before)
 
 
 def test_every_config_is_documented_and_the_idle_ones_say_so() -> None:
