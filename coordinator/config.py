@@ -118,6 +118,12 @@ _SUPER_USERS: Final = rf"(?!(?s:.*),\s*User:){_SUPER_USER}(;{_SUPER_USER})*"
 _PER_ADDRESS: Final = r"([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,9}"
 
 
+def _are_for_addresses(overrides: str) -> bool:
+    from muster.coordinator.security.quotas import address_of  # commands do without
+
+    return all(address_of(each.rpartition(":")[0].strip("[]")) for each in overrides.split(",") if each)
+
+
 def _several(pattern: str) -> str:
     return f"{pattern}(,{pattern})*"
 
@@ -235,8 +241,7 @@ class Settings:
     )
     max_connections_per_ip: int = _kafka(
         INT32_MAX,
-        "most connections from one address",
-        low=1,
+        "most connections from one address; 0, if there are overrides: only theirs",
         scope=Scope.CLUSTER_WIDE,
         unit="connections",
     )
@@ -244,6 +249,7 @@ class Settings:
         "",
         "most connections from these addresses, in place of max.connections.per.ip",
         pattern=f"({_several(_PER_ADDRESS)})?",
+        holds=_are_for_addresses,
         shape="ADDRESS:NUMBER[,...], an IPv6 address in brackets",
         scope=Scope.CLUSTER_WIDE,
     )
@@ -580,6 +586,9 @@ class Settings:
         self._check_order("group_min_session_timeout_ms", "group_max_session_timeout_ms")
         self._check_order("log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")
         self._check_consumer_groups()
+        if not self.max_connections_per_ip and not self.max_connections_per_ip_overrides:
+            allowed = "at least 1, or 0 beside max_connections_per_ip_overrides"
+            raise SettingError("max_connections_per_ip", 0, allowed)
         self._check_room("port", self.port, PORT_MAX)
         self._check_room("node_id", self.node_id, INT32_MAX)
         if self.store is not None and self.ephemeral:

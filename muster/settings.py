@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
 from enum import Enum
 from functools import cache
@@ -66,6 +66,8 @@ class Setting(NamedTuple):
     choices: tuple[Any, ...] = ()
     pattern: str | None = None
     """What a text matches, or each element of a list; a list may also be `*` alone."""
+    holds: Callable[[str], bool] | None = None
+    """What else must be true of a text, beside its pattern."""
     shape: str | None = None
     """What is allowed, in words, where it does not follow from the rest."""
     length_max: int | None = None
@@ -152,7 +154,8 @@ class Setting(NamedTuple):
         if self.type is Type.CLASS:
             return False  # there is none
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, value) is not None
+            matches = re.fullmatch(self.pattern, value) is not None
+            return matches and (self.holds is None or self.holds(value))
         return self.length_max is None or 0 < len(value) <= self.length_max
 
     def _allows_list(self, parts: tuple[str, ...]) -> bool:

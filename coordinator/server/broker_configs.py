@@ -83,6 +83,8 @@ _IN_ORDER: Final = (
     (_INTERVAL, _INTERVAL_MAX),
 )
 """The first of each pair may not exceed the second."""
+_PER_IP: Final = ("max.connections.per.ip", "max.connections.per.ip.overrides")
+"""The first may be 0 only beside the second, or no client could connect."""
 
 
 class BrokerConfigs:
@@ -124,7 +126,7 @@ class BrokerConfigs:
 
     def text(self, name: str) -> str:
         """The config of this broker, as written; empty if it is unset."""
-        return next((each.value or "" for each in self.synonyms(name)), "")
+        return _text(name, self._layers)
 
     def number(self, name: str) -> int:
         """The value of an integer config that has a default."""
@@ -198,6 +200,8 @@ class BrokerConfigs:
         }
         if not _cleaner_has_memory(self._layers):
             found.add(_OF_CLEANER)
+        if _lets_nobody_in(self._layers):
+            found.add(_PER_IP)
         for pair in sorted(found - self._contradicting):
             sources = {name: source_of(self.synonyms(name)) for name in pair}
             stored = min(pair, key=lambda name: sources[name])
@@ -208,8 +212,8 @@ class BrokerConfigs:
                 "a broker config in the store contradicts another config or setting",
                 node=self._node_id,
                 config=stored,
-                value=_number(stored, self._layers),
-                contradicts=f"{other} ({_number(other, self._layers)})",
+                value=self.text(stored),
+                contradicts=f"{other} ({self.text(other).strip() or 'empty'})",
                 reset_with=f"kafka-configs --alter --entity-type brokers {of} --delete-config {stored}",
             )
         self._contradicting = found
@@ -256,6 +260,10 @@ class BrokerConfigs:
             raise KafkaError(ErrorCode.INVALID_REQUEST, refusal.why) from None
         self._check_threads(layers)
         self._check_assignment_interval(layers)
+        if self._changes(layers, *_PER_IP) and _lets_nobody_in(layers):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{_PER_IP[0]} can be 0 only if {_PER_IP[1]} is set, too"
+            )
 
     def _check_threads(self, layers: Mapping[Source, Mapping[str, str]]) -> None:
         """As in Kafka, which has threads: INVALID_REQUEST unless each pool is at most doubled or halved."""
@@ -289,8 +297,8 @@ class BrokerConfigs:
                 )
 
     def _changes(self, layers: Mapping[Source, Mapping[str, str]], *names: str) -> bool:
-        """Whether `layers` give one of these integer configs another value than it has."""
-        return any(_number(name, layers) != _number(name, self._layers) for name in names)
+        """Whether `layers` give one of these configs another value than it has."""
+        return any(_text(name, layers) != self.text(name) for name in names)
 
     def _topic_defaults(self, layers: Mapping[Source, Mapping[str, str]]) -> dict[str, str]:
         """Topic defaults by config name: set on this broker, on all, or by its settings."""
@@ -332,5 +340,14 @@ def _cleaner_has_memory(layers: Mapping[Source, Mapping[str, str]]) -> bool:
     return threads >= 1 and bytes_ // threads > _DEDUPE_BYTES_MIN
 
 
+def _lets_nobody_in(layers: Mapping[Source, Mapping[str, str]]) -> bool:
+    limit, overrides = _PER_IP
+    return _number(limit, layers) == 0 and not _text(overrides, layers).strip()
+
+
 def _number(name: str, layers: Mapping[Source, Mapping[str, str]]) -> int:
-    return int(_synonyms(name, layers)[0].value or 0)
+    return int(_text(name, layers) or 0)
+
+
+def _text(name: str, layers: Mapping[Source, Mapping[str, str]]) -> str:
+    return next((each.value or "" for each in _synonyms(name, layers)), "")

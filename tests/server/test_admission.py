@@ -17,9 +17,10 @@ from muster.protocol.messages.connection import ApiVersionsRequest
 from tests.server.conftest import StartBrokers
 from tests.support.facts import until
 from tests.support.wire import Wire
-from tests.support.wire_configs import BROKER, SET, altering
+from tests.support.wire_configs import BROKER, DELETE, SET, Change, altering
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
+NO_ADDRESSES = ("300.1.1.1", "10.0.0", "010.0.0.1", "[12345::1]", "[]", "localhost")
 
 
 class Socket(asyncio.Transport):
@@ -144,6 +145,36 @@ async def test_connections_of_an_address(start_brokers: StartBrokers) -> None:
     for each in (again, *others):
         if each is not None:
             await each.close()
+
+
+async def test_only_addresses_with_overrides_are_let_in_where_others_may_have_none(
+    start_brokers: StartBrokers,
+) -> None:
+    settings = {"max_connections_per_ip": 0, "max_connections_per_ip_overrides": f"{THERE}:1"}
+    broker = (await start_brokers(**settings)).brokers[0]
+    assert await served(broker) is None
+    there = await served(broker, THERE)
+    assert there is not None
+    await there.close()
+
+
+async def test_refused_limits_of_addresses(start_brokers: StartBrokers) -> None:
+    """As in Kafka, 0 is allowed beside overrides alone."""
+    broker = (await start_brokers()).brokers[0]
+    limit, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    let_in = (overrides, SET, f"{HERE}:9")
+    async with await Wire.connect(broker.port) as wire:
+
+        async def alter(*changes: Change) -> int:
+            (answer,) = (await wire.call(altering((BROKER, "1", changes)), 1)).responses
+            return int(answer.error_code)
+
+        for address in NO_ADDRESSES:
+            assert await alter((overrides, SET, f"{address}:5")) == ErrorCode.INVALID_REQUEST, address
+        assert await alter((limit, SET, "0")) == ErrorCode.INVALID_REQUEST
+        assert await alter((limit, SET, "0"), let_in) == ErrorCode.NONE
+        assert await alter((overrides, DELETE, None)) == ErrorCode.INVALID_REQUEST
+        assert await alter((limit, DELETE, None), (overrides, DELETE, None)) == ErrorCode.NONE
 
 
 async def test_blank_overrides_are_none(start_brokers: StartBrokers) -> None:

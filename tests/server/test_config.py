@@ -13,6 +13,7 @@ from muster.coordinator.server.broker import group_config
 from muster.coordinator.server.broker_config_specs import BROKER_SPECS
 from muster.coordinator.topics.config import SPECS, TopicConfig, defaults_from, parse
 from tests.server import settings_page
+from tests.server.test_admission import NO_ADDRESSES
 
 
 def test_options_win_over_variables_and_variables_over_defaults() -> None:
@@ -66,6 +67,14 @@ def test_values_are_read(name: str, text: str, value: object) -> None:
         ("super_users", "User:a;\nUser:c,User:d", "User:NAME[;...], with semicolons in between"),
         ("super_users", "User: a", "User:NAME[;...], with semicolons in between"),
         ("super_users", "User:", "User:NAME[;...], with semicolons in between"),
+        *(
+            (
+                "max_connections_per_ip_overrides",
+                f"127.0.0.1:5,{address}:5",
+                "ADDRESS:NUMBER[,...], an IPv6 address in brackets",
+            )
+            for address in NO_ADDRESSES
+        ),
         ("advertised", "kafka", "HOST:PORT"),
         ("advertised", "kafka:", "HOST:PORT"),
         ("advertised", "kafka:99999", "HOST:PORT"),
@@ -84,6 +93,10 @@ def test_a_wrong_value_names_what_was_given_and_what_is_allowed(name: str, text:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(SettingError, match="at most group_max_session_timeout_ms"):
         Settings(group_min_session_timeout_ms=20, group_max_session_timeout_ms=10)
+    with pytest.raises(
+        SettingError, match=r"^--max-connections-per-ip: 0 .* at least 1, or 0 beside max_con"
+    ):
+        read_settings({"max_connections_per_ip": "0"}, {})
     with pytest.raises(SettingError, match=r"port: 65534 .* at most 65533 with 3 brokers"):
         Settings(port=65534, brokers=3)
     with pytest.raises(SettingError, match=r"advertised: 'kafka:65534' .* at most 65533 with 3 brokers"):

@@ -721,6 +721,19 @@ async def test_a_stored_config_that_contradicts_a_setting_is_named_and_refuses_n
         assert lines.getvalue().count("contradicts another") == 1
 
 
+async def test_a_stored_limit_that_lets_nobody_in_is_named(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = io.StringIO()
+    for part, new in (("level", log.LEVELS["info"]), ("stream", lines), ("logger", None), ("writer", None)):
+        monkeypatch.setattr(log._Output, part, new)
+    row = BrokerConfigsRow("1", {"max.connections.per.ip": "0"})
+    await broker.store.update_broker_configs(row, expected={})
+    await broker.configs.refresh()
+    assert "max.connections.per.ip.overrides (empty)" in lines.getvalue()
+    assert "--entity-name 1 --delete-config max.connections.per.ip" in lines.getvalue()
+
+
 async def test_max_connections_is_followed_while_the_broker_runs(broker: Broker, wire: Wire) -> None:
     assert await alter(wire, BROKER, "1", ("max.connections", SET, "1")) == 0
     async with await Wire.connect(broker.port) as second:
