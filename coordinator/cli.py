@@ -224,7 +224,7 @@ def _say(line: str) -> None:
 
 
 def _read_certificates_on_hangup(brokers: Brokers, page: Running | None) -> None:
-    """Read certificates again on SIGHUP. Without TLS, SIGHUP ends the broker, as it does any process."""
+    """Read certificates again on SIGHUP. Without TLS, SIGHUP ends the broker as SIGTERM does."""
     import signal
 
     from muster.coordinator.base.system import on_signals
@@ -240,18 +240,24 @@ def _read_certificates_on_hangup(brokers: Brokers, page: Running | None) -> None
 
 
 def _handle_signals(stopped: Any) -> None:
-    """The first SIGTERM or SIGINT completes `stopped`, for a graceful shutdown; the second exits at once."""
+    """The first SIGTERM, SIGINT or SIGHUP completes `stopped`, for a graceful shutdown; a further SIGTERM or
+    SIGINT exits at once. A terminal that is closed may send two SIGHUPs; under nohup they are ignored."""
     import os
     import signal
 
     from muster.coordinator.base.system import on_signals
 
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+
     def on_signal(number: int) -> None:
-        if stopped.done():
+        if not stopped.done():
+            stopped.set_result(number)
+        elif number != hangup:
             os._exit(_exit_code(number))
-        stopped.set_result(number)
 
     on_signals((signal.SIGTERM, signal.SIGINT), on_signal)
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        on_signals((hangup,), on_signal)
 
 
 def _exit_code(number: int) -> int:

@@ -203,7 +203,7 @@ def test_in_memory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_in_good_order_and_logs_are_json(tmp_path: Path, number: signal.Signals) -> None:
     with Served(tmp_path / "data") as served:
         process = served.process
@@ -213,7 +213,7 @@ def test_a_signal_ends_it_in_good_order_and_logs_are_json(tmp_path: Path, number
         assert [json.loads(line)["event"] for line in logged.splitlines()] == ["stopping"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_it_starts_is_its_exit_code(number: signal.Signals) -> None:
     """The database accepts the connection and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as database:
@@ -233,6 +233,16 @@ def test_a_signal_while_it_starts_is_its_exit_code(number: signal.Signals) -> No
                     assert process.returncode == 128 + number
             finally:
                 process.kill()
+
+
+async def test_under_nohup_a_hangup_ends_nothing(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data").start(under=("nohup",))
+    try:
+        served.process.send_signal(signal.SIGHUP)
+        async with await Wire.connect(served.port) as wire:
+            await wire.call(MetadataRequest(topics=[]), 12)
+    finally:
+        assert served.stop() == 0
 
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -260,6 +270,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             await Wire.connect(served.port)
         assert served.process.poll() is None
+        served.process.send_signal(signal.SIGHUP)  # a terminal that is closed may send two
         served.process.send_signal(signal.SIGTERM)
         code = await asyncio.to_thread(served.process.wait, DEADLINE_S)
         assert code == 128 + signal.SIGTERM
