@@ -28,7 +28,9 @@ from tests.interop.story.processes import Members
 
 pytestmark = pytest.mark.interop
 
-_SESSION_MS: Final = 3_000
+_SESSION_MS: Final = 20_000
+_TOLD_MS: Final = 3_000
+"""How long their sessions are, to the clients: no machine is so busy that one is late for the broker's."""
 _TIMES: Final = 3
 _SESSION_TIMEOUT_MS: Final = 30_000
 """The members' session timeout: no machine is so busy that a live member expires."""
@@ -36,8 +38,7 @@ _DEADLINE_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 _PARTITIONS: Final = 1
 _PRODUCER: Final = "producer"
-# Java's client and librdkafka's reauthenticate with their next request in the last tenth of the session: a
-# connection without one then is lost to them, which only costs a new connection.
+# Java's client and librdkafka's reauthenticate with their next request in the last tenth of the session.
 _OFTEN: Final = "heartbeat.interval.ms=100"
 _MEMBERS: Final[dict[StockClient, tuple[str, ...]]] = {
     JAVA: (_OFTEN,),
@@ -75,7 +76,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Sessions:
 
     def entered(self: Authentication, who: Authenticated) -> int:
         sessions.enter(self)
-        return enter(self, who)
+        return min(enter(self, who), _TOLD_MS)
 
     monkeypatch.setattr(Authentication, "_enter", entered)
     monkeypatch.setattr(unserved, "_log", sessions)
@@ -155,5 +156,4 @@ def test_members_authenticate_again_and_their_groups_go_on(sessions: Sessions, t
             members.wait_until(lambda: all(map(members.has_left, names)), "all to leave")
     finally:
         members.close()
-    late = {line["client"] for line in sessions.turned_away}
-    assert late <= {JAVA.name, CONFLUENT.name, _PRODUCER}, sessions.turned_away
+    assert not sessions.turned_away
