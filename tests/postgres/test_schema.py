@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from traceback import format_exception
 from uuid import UUID
 
@@ -204,13 +206,100 @@ async def test_tables_of_version_3_learn_of_transactions_and_letters_while_a_bro
     await store.close()
 
 
+@asynccontextmanager
+async def in_use(url: str, lock: str) -> AsyncIterator[None]:
+    """Another session that holds locks, as it does while its transaction is open."""
+    session = await asyncpg.connect(url)
+    try:
+        async with session.transaction():
+            await session.execute(f"LOCK TABLE {lock} MODE")
+            yield
+    finally:
+        await session.close()
+
+
+async def at_version_3(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(schema, "SCHEMA_VERSION", 3)
+        before.setattr(schema, "_VERSIONS", schema._VERSIONS[:3])
+        assert await migrate(url) == (None, 3)
+
+
+async def test_a_table_in_use_holds_up_the_migration_but_no_broker(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pg_dump holds all tables for its whole run. What waits for a table makes all later ones wait."""
+    url = postgres.empty_database()
+    await at_version_3(url, monkeypatch)
+    broker, watcher = await asyncpg.connect(url), await asyncpg.connect(url)
+    waiting = (
+        "SELECT virtualtransaction FROM pg_locks WHERE NOT granted AND relation = 'muster.nodes'::regclass"
+    )
+    tries = set[str]()
+    async with in_use(url, "muster.nodes IN ACCESS SHARE"):
+        migration = asyncio.create_task(migrate(url))
+        async with asyncio.timeout(30):
+            while len(tries) < 3:
+                found = {row["virtualtransaction"] for row in await watcher.fetch(waiting)}
+                if found:
+                    await broker.fetch("SELECT node_id FROM muster.nodes", timeout=10)
+                tries |= found
+        assert not migration.done()
+    assert await migration == (3, SCHEMA_VERSION)
+    await broker.close()
+    await watcher.close()
+
+
+async def test_a_migration_that_never_gets_its_table_says_what_is_in_the_way(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.empty_database()
+    await at_version_3(url, monkeypatch)
+    monkeypatch.setattr(schema, "_TIMEOUT_MS", 1_000)
+    async with in_use(url, "muster.nodes IN ACCESS SHARE"):
+        with pytest.raises(StoreError, match=r"timed out after 1000 ms; another session .*\(pg_dump\?\)"):
+            await migrate(url)
+
+
+async def test_a_vacuum_does_not_hold_up_an_upgrade(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lasts would, once the tables that brokers need are locked, take the cluster down."""
+    url = postgres.empty_database()
+    await at_version_3(url, monkeypatch)
+    older = "muster.records, muster.leases, muster.tenancies, muster.journals, muster.batches"
+    async with in_use(url, f"{older} IN SHARE UPDATE EXCLUSIVE"), asyncio.timeout(30):
+        assert await migrate(url) == (3, SCHEMA_VERSION)
+
+
+async def test_every_table_is_tuned_in_the_version_that_adds_it(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = (
+        "SELECT relname, relpersistence, reloptions FROM pg_class "
+        "WHERE relnamespace = 'muster'::regnamespace ORDER BY relname"
+    )
+    upgraded, new = postgres.empty_database(), postgres.empty_database()
+    await at_version_3(upgraded, monkeypatch)
+    for url in (upgraded, new):
+        await migrate(url)
+    old_tables, tables = (
+        postgres.execute(tuned, database=url.rpartition("/")[2]).splitlines() for url in (upgraded, new)
+    )
+    assert old_tables == tables
+    assert {line.partition("|")[0] for line in tables if "autovacuum" in line} == {
+        *("journals", "leases", "letters", "logs", "nodes", "records", "revision", "tenancies")
+    }
+    assert any(line.startswith("letters|u|") for line in tables)
+
+
 @pytest.mark.parametrize("while_tuning", [False, True])
 async def test_a_migration_whose_connection_is_ended_says_why(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, while_tuning: bool
 ) -> None:
     statement = "SELECT pg_terminate_backend(pg_backend_pid())"
     if while_tuning:
-        monkeypatch.setattr(schema, "_TUNING", [statement, *schema._TUNING])
+        monkeypatch.setattr(schema, "_TUNING", {**schema._TUNING, 1: [statement]})
     else:
         monkeypatch.setattr(schema, "_VERSIONS", [[statement], *schema._VERSIONS])
     with pytest.raises(StoreError, match=r"migrating .*terminating connection due to administrator command"):

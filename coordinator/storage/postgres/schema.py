@@ -25,6 +25,11 @@ SCHEMA_VERSION: Final = 4
 _KINDS_AT_FIRST: Final = (LeaseKind.GROUP, LeaseKind.DATA)
 _TIMEOUT_MS: Final = 60_000
 _ATTEMPTS: Final = 10
+_LOCK_TIMEOUT_MS: Final = 300
+"""While a change of a table waits for a lock, every later statement on that table waits behind it, those of
+running brokers too, which lose their leases after a few seconds."""
+_LOCK_PAUSE_S: Final = 1.0
+_NO_LOCK: Final = "55P03"
 
 # Epochs and terms are kept apart: writing locks the row of `leases`, and renewing, which changes `tenancies`,
 # never waits for it. Every lease has its rows from the start, so that claiming inserts none. Times are
@@ -146,27 +151,33 @@ _VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 _KINDS_ADDED: Final = {3: LeaseKind.REPLICAS, 4: LeaseKind.TRANSACTION}
 """The kinds of leases added later, by the version that added each."""
 
-# Rows that are updated all the time: leave room for their next version beside them, and vacuum dead ones
-# early.
-_TUNING: Final = (
-    *(
+
+def _often_updated(table: str, fill: int, threshold: int) -> str:
+    """Leaves room for a row's next version beside it, and has dead rows vacuumed early."""
+    return (
         f"ALTER TABLE muster.{table} SET (fillfactor = {fill}, autovacuum_vacuum_scale_factor = 0.0, "
         f"autovacuum_vacuum_threshold = {threshold}, autovacuum_vacuum_cost_delay = 0)"
-        for table, fill, threshold in (
-            ("revision", 10, 1_000),
-            ("leases", 25, 5_000),
-            ("tenancies", 25, 5_000),
-            ("journals", 25, 5_000),
-            ("nodes", 25, 1_000),
-        )
+    )
+
+
+_TUNING: Final[Mapping[int, Sequence[str]]] = {
+    1: (
+        _often_updated("revision", 10, 1_000),
+        _often_updated("leases", 25, 5_000),
+        _often_updated("tenancies", 25, 5_000),
+        _often_updated("nodes", 25, 1_000),
+        "ALTER TABLE muster.records SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05)",
+        *RECORD_TUNING,
     ),
-    "ALTER TABLE muster.records SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05)",
-    "ALTER TABLE muster.letters SET UNLOGGED",
-    "ALTER TABLE muster.letters SET (autovacuum_vacuum_scale_factor = 0.0, "
-    "autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)",
-    *RECORD_TUNING,
-)
-"""A database that does not know these may refuse them."""
+    2: (_often_updated("journals", 25, 5_000),),
+    4: (
+        "ALTER TABLE muster.letters SET UNLOGGED",
+        "ALTER TABLE muster.letters SET (autovacuum_vacuum_scale_factor = 0.0, "
+        "autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)",
+    ),
+}
+"""For the tables that a version adds, in the same transaction: then no vacuum can hold up a statement. A
+database that does not know these may refuse them."""
 
 
 class Migration(NamedTuple):
@@ -181,29 +192,39 @@ async def migrate(
     url: str, *, lease_counts: Mapping[LeaseKind, int] | None = None, name: str = "muster-migrate"
 ) -> Migration:
     """Create the tables, or upgrade them to this version. Does nothing if they are up to date; two at once
-    are safe.
+    are safe. Running brokers are not held up for longer than a moment: if another session uses a table that
+    must change, it is tried again and again.
 
     `lease_counts` are fixed by the first run. Raises StoreError, also for a newer schema.
     """
     server = parse(url)
     counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
     connection = await connect(server, name=name, statement_timeout_ms=_TIMEOUT_MS)
+    attempts_left, table_in_use = _ATTEMPTS, False
     try:
         async with asyncio.timeout(_TIMEOUT_MS / 1000):
             await connection.execute(f"SET idle_in_transaction_session_timeout = {_TIMEOUT_MS}")
-            for attempt in range(1, _ATTEMPTS + 1):
+            while True:
                 try:
                     async with transaction(connection):
                         return await _migrate(connection, server, counts)
                 except StoreError:
                     raise
                 except Exception as error:
-                    if attempt == _ATTEMPTS or not _met_another(error):
-                        raise
+                    table_in_use = getattr(error, "sqlstate", None) == _NO_LOCK
+                    if not table_in_use:
+                        attempts_left -= 1
+                        if not attempts_left or not _met_another(error):
+                            raise
+                if table_in_use:
+                    await asyncio.sleep(_LOCK_PAUSE_S)
     except StoreError:
         raise
     except TimeoutError:
-        raise StoreError(f"migrating {server.name}: timed out after {_TIMEOUT_MS} ms") from None
+        why = "; another session keeps using muster's tables (pg_dump?): let it end, then try again"
+        raise StoreError(
+            f"migrating {server.name}: timed out after {_TIMEOUT_MS} ms{why if table_in_use else ''}"
+        ) from None
     except Exception as error:
         if getattr(error, "sqlstate", None) == "42501":
             raise StoreError(
@@ -214,7 +235,6 @@ async def migrate(
     finally:
         with suppress(Exception):
             await connection.close(timeout=2)
-    raise AssertionError("unreachable")
 
 
 def _met_another(error: Exception) -> bool:
@@ -243,6 +263,8 @@ async def _migrate(connection: Connection, server: Server, counts: Mapping[Lease
     before: int = await connection.fetchval("SELECT version FROM muster.schema_version FOR UPDATE")
     if before > SCHEMA_VERSION:
         raise _newer(server, before)
+    if before:
+        await _run_if_known(connection, f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
     for version, statements in enumerate(_VERSIONS[before:], start=before + 1):
         for statement in statements:
             await connection.execute(statement)
@@ -256,22 +278,23 @@ async def _migrate(connection: Connection, server: Server, counts: Mapping[Lease
                 "SELECT lease_id, 0, 0, 0 FROM muster.leases WHERE kind = $1",
                 kind.value,
             )
+        for statement in _TUNING.get(version, ()):
+            await _run_if_known(connection, statement)
     if before < SCHEMA_VERSION:
-        for statement in _TUNING:
-            try:
-                async with transaction(connection):
-                    await connection.execute(statement)
-            except _refused():
-                if connection.is_closed():
-                    raise
         await connection.execute("UPDATE muster.schema_version SET version = $1", SCHEMA_VERSION)
     return Migration(before or None, SCHEMA_VERSION)
 
 
-def _refused() -> type[Exception]:
+async def _run_if_known(connection: Connection, statement: str) -> None:
+    """Run a statement of a transaction, or leave it out if the database refuses it."""
     import asyncpg
 
-    return asyncpg.PostgresError  # type: ignore[no-any-return]
+    try:
+        async with transaction(connection):
+            await connection.execute(statement)
+    except asyncpg.PostgresError:
+        if connection.is_closed():
+            raise
 
 
 async def _fill(connection: Connection) -> None:
