@@ -3,7 +3,7 @@
     muster.lock     locked while a process uses the directory; holds its process id, for the message to others
     store.sqlite    coordinator records, leases, topics, nodes (with its -wal and -shm files)
     store.reserve   room for what makes room on a full disk (`sqlite.reserve`)
-    topics/         segments of topic data, a directory per partition
+    topics/         segments of topic data, a directory per partition, and a mark (`left_behind.MARKER`)
 
 The lock is the operating system's, so it is released however the process ends; the file stays and means
 nothing.

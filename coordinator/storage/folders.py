@@ -4,6 +4,8 @@
 <topic id>.deleted/        being removed
 <topic id>*.discarded/     of a topic that the store did not list at a start, kept for people to look at:
                            nothing reads or removes it
+
+Anything else there is left alone: the store's mark (`left_behind.MARKER`), a volume's lost+found.
 """
 
 from __future__ import annotations

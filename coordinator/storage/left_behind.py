@@ -11,11 +11,17 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from enum import IntEnum
 from pathlib import Path
+from shlex import quote
 from struct import Struct, pack, unpack
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from muster.coordinator.storage.store import StoreDamaged
+
+MARKER: Final = "store.id"
+"""A file in the folder of topics: the id of the store that lists them."""
 
 _HEADER: Final = Struct(">8I")  # magic, version, page size, checkpoints, two salts, two sums
 _FRAME: Final = Struct(">6I")  # page, database size if it ends a transaction, two salts, two sums
@@ -41,18 +47,61 @@ def inspect(store: Path, topics: Path) -> None:
 
 def refuse_records_without(store: Path, topics: Path) -> None:
     """Raise StoreDamaged if `topics` has records: `store`, which alone lists their topics, has nothing."""
-    if topics.is_dir() and any(topics.iterdir()):
+    if _has_records(topics):
         _refuse_missing(store, topics, "records of topics that only that file lists")
 
 
-def refuse_without_records(store: Path, topics: Path, listed: int) -> None:
-    """Raise StoreDamaged if `topics` is missing although `store` lists topics: whoever starts a store creates
-    that folder (`sqlite.schema.prepare`)."""
-    if listed and not topics.exists():
+class FolderState(IntEnum):
+    """What a store knows of its folder of topics."""
+
+    UNKNOWN = 0
+    """It came into being with the first record."""
+    MADE = 1
+    """It exists since before any topic."""
+    MARKED = 2
+    """As MADE, and it has a `MARKER`."""
+
+
+class Expected(NamedTuple):
+    """What a store says that its folder of topics should be."""
+
+    store_id: UUID
+    topics: int
+    """How many it lists."""
+    state: FolderState
+
+
+def refuse_without_records(store: Path, topics: Path, expected: Expected) -> None:
+    """Raise StoreDamaged if `topics` is not the folder that `store` expects. Whoever starts a store creates
+    and marks it (`sqlite.schema.prepare`), so one without the mark may be the mount point of a volume that is
+    not mounted."""
+    found = owner_of(topics)
+    if not topics.exists():
+        wrong = "is missing" if expected.topics and expected.state >= FolderState.MADE else None
+    elif found is None:
+        wrong = f"has no {MARKER}" if expected.topics and expected.state == FolderState.MARKED else None
+    else:
+        another = found != expected.store_id and (expected.topics or _has_records(topics))
+        wrong = f"is that of another store (its {MARKER}: {found})" if another else None
+    if wrong is not None:
+        folder, mark = quote(str(topics)), quote(str(topics / MARKER))
         raise StoreDamaged(
-            f"{store} lists {listed} topic{'s' * (listed > 1)}, but {topics}, the folder with their records, "
-            "is missing: restore it. If they had none, or may start without them, create an empty folder"
+            f"{store} lists {expected.topics} topic{'s' * (expected.topics != 1)}, but {topics}, the folder "
+            f"with their records, {wrong}: mount or restore it. To go on with what is there, or without "
+            f"records: mkdir -p {folder} && echo {expected.store_id} > {mark}"
         )
+
+
+def owner_of(topics: Path) -> UUID | None:
+    """The id of the store whose folder of topics this is; None if it has no mark, or half of one."""
+    try:
+        return UUID((topics / MARKER).read_text().strip())
+    except (OSError, ValueError):
+        return None
+
+
+def _has_records(topics: Path) -> bool:
+    return topics.is_dir() and any(path.name != MARKER for path in topics.iterdir())
 
 
 def _size(path: Path) -> int:

@@ -24,7 +24,7 @@ from muster.coordinator.storage.left_behind import refuse_without_records
 from muster.coordinator.storage.records import Batch
 from muster.coordinator.storage.segment import Index, Segment, parse_stem
 from muster.coordinator.storage.segments import LOG_ENDING, SNAPSHOT_CRC, SNAPSHOT_ENDING
-from muster.coordinator.storage.sqlite.schema import topics_in_folder
+from muster.coordinator.storage.sqlite.schema import expected_folder
 from muster.coordinator.storage.sqlite.soundness import check_store, refuse_what_is_not_ours, topic_names
 from muster.coordinator.storage.store import StoreDamaged, StoreError
 from muster.protocol.record_batch import crc_matches
@@ -101,7 +101,7 @@ def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
                         "restore the data directory from a backup, or start with a new one",
                     )
                 names = topic_names(store)
-                refuse_without_records(directory.store_path, directory.topics_path, topics_in_folder(store))
+                refuse_without_records(directory.store_path, directory.topics_path, expected_folder(store))
         except StoreDamaged as damage:
             yield Fault(str(directory.topics_path), str(damage), "do as it says, then check again")
         except sqlite3.Error as error:

@@ -3,19 +3,21 @@ is left."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from errno import ENOSPC
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from muster.coordinator.storage.directory import DataDirectory
-from muster.coordinator.storage.left_behind import first_damage, frame_sums, sums
+from muster.coordinator.storage.left_behind import MARKER, first_damage, frame_sums, owner_of, sums
 from muster.coordinator.storage.soundness import Checked, check_directory
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.sqlite.schema import connect
@@ -325,20 +327,112 @@ async def test_a_store_whose_records_are_missing_does_not_start_without_them(tmp
     store = SqliteStore(tmp_path)
     await store.open()
     topics = tmp_path / "topics"
-    topics.rmdir()
+    shutil.rmtree(topics)
     await store.close()
     await store.open()
     assert topics.is_dir(), "a store without topics misses nothing"
     await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
     await store.close()
-    topics.rmdir()
-    with pytest.raises(
-        StoreDamaged, match=r"store\.sqlite lists 1 topic, but .*topics, .* is missing: restore"
-    ):
-        await store.open()
-    topics.mkdir()
+    shutil.rmtree(topics)
+    for what in ("is missing", f"has no {MARKER}"):
+        with pytest.raises(
+            StoreDamaged, match=rf"store\.sqlite lists 1 topic, but .*topics, .* {what}: mount or restore"
+        ) as refusal:
+            await store.open()
+        (fault,) = check_directory(tmp_path, Checked())
+        assert fault.what == str(refusal.value)
+        topics.mkdir(exist_ok=True)  # where nothing is mounted
+    await asyncio.to_thread(
+        subprocess.run, str(refusal.value).partition("without records: ")[2], shell=True, check=True
+    )
+    assert list(check_directory(tmp_path, Checked())) == []
     await store.open()
     assert [row.name for row in await store.topics()] == ["orders"]
+    await store.close()
+
+
+async def test_the_folder_of_topics_of_another_store_is_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("one", "other", "none")]
+    for path in paths:
+        store = SqliteStore(path)
+        await store.open()
+        if path.name != "none":
+            await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
+            (path / "topics" / str(UUID(int=1))).mkdir()
+        await store.close()
+    shutil.copytree(paths[0], tmp_path / "copy")
+    again = SqliteStore(tmp_path / "copy")
+    await again.open()
+    await again.close()
+    for path in paths[1:]:
+        shutil.rmtree(path / "topics")
+        shutil.copytree(paths[0] / "topics", path / "topics")
+        with pytest.raises(StoreDamaged, match=r"is that of another store \(its store.id: [-0-9a-f]+\)"):
+            await SqliteStore(path).open()
+
+
+async def test_a_folder_with_nothing_but_the_mark_of_a_store_that_is_gone_is_taken(tmp_path: Path) -> None:
+    """As after a crash before the store's first commit."""
+    topics = tmp_path / "topics"
+    topics.mkdir()
+    for left in (f"{UUID(int=7)}\n", ""):
+        (topics / MARKER).write_text(left)
+        store = SqliteStore(tmp_path)
+        await store.open()
+        assert owner_of(topics) == (await store.counts()).cluster_id
+        await store.close()
+        (tmp_path / "store.sqlite").unlink()
+
+
+@pytest.mark.parametrize("column", [True, False])
+async def test_a_store_from_before_marks_gets_one_once_a_topic_of_its_is_there(
+    tmp_path: Path, column: bool
+) -> None:
+    """An empty folder may be that of topics without records, or a mount point."""
+    topics = tmp_path / "topics"
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
+    await store.close()
+    (topics / MARKER).unlink()
+    (topics / "lost+found").mkdir()
+    with closing(connect(tmp_path / "store.sqlite")) as connection:
+        if column:
+            connection.execute("UPDATE store SET topics_folder = 1")
+        else:
+            connection.execute("ALTER TABLE store DROP COLUMN topics_folder")
+    for marked in (False, False, True):
+        if marked:
+            (topics / str(UUID(int=1))).mkdir()
+        assert list(check_directory(tmp_path, Checked())) == []
+        await store.open()
+        assert owner_of(topics) == ((await store.counts()).cluster_id if marked else None)
+        await store.close()
+    (topics / MARKER).unlink()
+    with pytest.raises(StoreDamaged, match=f"has no {MARKER}"):
+        await store.open()
+
+
+async def test_a_mark_that_cannot_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    store = SqliteStore(tmp_path)
+    with monkeypatch.context() as while_full:
+        while_full.setattr("muster.coordinator.storage.sqlite.schema.os.fsync", full)
+        (tmp_path / "topics").mkdir()
+        await store.open()
+    await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
+    await store.close()
+    (tmp_path / "topics" / MARKER).write_text("")  # torn
+    await store.open()
+    assert owner_of(tmp_path / "topics") is None
+    await store.close()
+    (tmp_path / "topics" / str(UUID(int=1))).mkdir()
+    await store.open()
+    assert owner_of(tmp_path / "topics") == (await store.counts()).cluster_id
     await store.close()
 
 
@@ -350,11 +444,11 @@ async def test_a_store_from_before_it_made_the_folder_of_topics_misses_none(tmp_
     await store.close()
     with closing(connect(tmp_path / "store.sqlite")) as connection:
         connection.execute("ALTER TABLE store DROP COLUMN topics_folder")
-    (tmp_path / "topics").rmdir()
+    shutil.rmtree(tmp_path / "topics")
     assert list(check_directory(tmp_path, Checked())) == []
     await store.open()
     await store.close()
-    (tmp_path / "topics").rmdir()
+    shutil.rmtree(tmp_path / "topics")
     with pytest.raises(StoreDamaged, match=r"topics, .* is missing"):
         await store.open()
     (fault,) = check_directory(tmp_path, Checked())

@@ -11,7 +11,14 @@ from uuid import UUID, uuid4
 from zlib import crc32
 
 from muster.coordinator.base.system import sync_folder
-from muster.coordinator.storage.left_behind import refuse_records_without, refuse_without_records
+from muster.coordinator.storage.left_behind import (
+    MARKER,
+    Expected,
+    FolderState,
+    owner_of,
+    refuse_records_without,
+    refuse_without_records,
+)
 from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
 
 SCHEMA_VERSION = 4
@@ -120,10 +127,11 @@ def prepare(
     connection: sqlite3.Connection, path: Path, topics: Path, lease_counts: Mapping[LeaseKind, int]
 ) -> StoreCounts:
     """Create the tables in an empty file, check those in an old one, and move the revision on: earlier lease
-    holders and registered nodes may be gone. Creates `topics`.
+    holders and registered nodes may be gone. Creates `topics`, and marks it as this store's.
 
     Raises StoreDamaged if `topics` has records but the file has no tables (a copy without the write-ahead log
-    that they were in), or if the file lists topics but `topics` is missing (a copy without their records).
+    that they were in), or if the file lists topics but `topics` is missing or has not its mark (a copy
+    without their records, a volume that is not mounted).
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
@@ -143,37 +151,53 @@ def prepare(
         _add_transactions(connection, lease_counts[LeaseKind.TRANSACTION])
         for table in _ADDED:
             connection.execute(table)
-        (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
         connection.execute("UPDATE store SET revision = revision + 1")
         counts = connection.execute("SELECT kind, COUNT(*) FROM leases GROUP BY kind").fetchall()
-        refuse_without_records(path, topics, topics_in_folder(connection))
-        _make_folder(connection, topics)
-    return StoreCounts(UUID(bytes=cluster_id), {LeaseKind(kind): count for kind, count in counts})
+        expected = expected_folder(connection)
+        refuse_without_records(path, topics, expected)
+        _make_folder(connection, topics, expected.state)
+        _mark_folder(connection, topics, expected)
+    return StoreCounts(expected.store_id, {LeaseKind(kind): count for kind, count in counts})
 
 
-def topics_in_folder(connection: sqlite3.Connection) -> int:
-    """How many topics the file lists, if their folder exists since they were created: 0 in a file from before
-    that was so."""
-    if not _made_folder(connection):
-        return 0
-    count: int = connection.execute("SELECT COUNT(*) FROM topics").fetchone()[0]
-    return count
-
-
-def _made_folder(connection: sqlite3.Connection) -> bool:
+def expected_folder(connection: sqlite3.Connection) -> Expected:
+    """What the file says of its folder of topics."""
     columns = connection.execute("SELECT name FROM pragma_table_info('store')").fetchall()
-    return ("topics_folder",) in columns
+    known = "topics_folder" if ("topics_folder",) in columns else "0"  # a file from before it had that column
+    cluster_id, state, topics = connection.execute(
+        f"SELECT cluster_id, {known}, (SELECT COUNT(*) FROM topics) FROM store"
+    ).fetchone()
+    return Expected(UUID(bytes=cluster_id), topics, FolderState(min(state, FolderState.MARKED)))
 
 
-def _make_folder(connection: sqlite3.Connection, topics: Path) -> None:
+def _make_folder(connection: sqlite3.Connection, topics: Path, state: FolderState) -> None:
     try:
         if not topics.exists():
             topics.mkdir(exist_ok=True)
             sync_folder(str(topics.parent))  # before a topic is listed
     except OSError as error:
         raise StoreError(f"cannot create {topics}: {error.strerror}") from error
-    if not _made_folder(connection):
+    if state == FolderState.UNKNOWN:
         connection.execute("ALTER TABLE store ADD COLUMN topics_folder INTEGER NOT NULL DEFAULT 1")
+
+
+def _mark_folder(connection: sqlite3.Connection, topics: Path, expected: Expected) -> None:
+    """Mark `topics`, unless it may not be the right folder: a store from before there were marks lists
+    topics, and none is there. If it cannot be written (a full disk), a later start does it."""
+    marked = owner_of(topics) == expected.store_id
+    if not marked:
+        listed = connection.execute("SELECT topic_id FROM topics")
+        names = {str(UUID(bytes=topic_id)) for (topic_id,) in listed}
+        with suppress(OSError):
+            if not names or not names.isdisjoint(os.listdir(topics)):
+                with (topics / MARKER).open("w") as file:
+                    file.write(f"{expected.store_id}\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                sync_folder(str(topics))
+                marked = True
+    state = FolderState.MARKED if marked else FolderState.MADE
+    connection.execute("UPDATE store SET topics_folder = ?", (int(state),))
 
 
 def _create(
