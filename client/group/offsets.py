@@ -62,6 +62,7 @@ class _Call:
         "of_member",
         "offsets",
         "outcomes",
+        "own",
         "until",
         "waits_for_topics",
         "wanted",
@@ -80,7 +81,8 @@ class _Call:
         self.of_member = of_member
         self.waits_for_topics = waits_for_topics
         self.offsets = dict(offsets)
-        self.wanted = {where: _Wanted(place, topic_ids.get(where)) for where, place in offsets.items()}
+        self.own = {where: _Wanted(place, topic_ids.get(where)) for where, place in offsets.items()}
+        self.wanted = dict(self.own)
         """What to send: its own places or, once sent with a newer call's, that one's."""
         self.left = set(self.offsets)
         self.outcomes: dict[TopicPartition, Outcome] = {}
@@ -332,6 +334,8 @@ class Offsets:
                     call.settle(where, StaleOwner(offset, error))
                 case _Left.TO_THE_CALLER:
                     call.settle(where, Retry(offset, error))
+                case _Left.FAILED if call.wanted[where] != call.own[where]:
+                    call.wanted[where] = call.own[where]  # the newer call's place may be to blame
                 case _Left.FAILED:
                     call.fail(error)
                 case _Left.AGAIN if error.code in NEVER_PASSES and not call.waits_for_topics:

@@ -429,6 +429,21 @@ async def test_nor_does_it_once_the_newer_ones_caller_has_given_up(gives_up: str
         assert commits(broker)[1:] == [{0: 9, 1: 9}, {0: 9}]
 
 
+async def test_a_newer_place_that_cannot_be_committed_fails_no_older_commit() -> None:
+    broker = Coordinator()
+    broker.answers[ApiKey.OFFSET_COMMIT] = answers(
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.OFFSET_METADATA_TOO_LARGE, 0
+    )
+    async with stable(broker, retry_backoff_ms=200, retry_backoff_max_ms=200) as alone:
+        old = asyncio.create_task(alone.commit(5, P0))
+        await until(lambda: commits(broker))
+        with pytest.raises(KafkaError) as raised:
+            await alone.commit(9, P0)
+        assert raised.value.code is ErrorCode.OFFSET_METADATA_TOO_LARGE
+        assert (await old)[P0] == Committed(5)
+        assert commits(broker) == [{0: 5}, {0: 9}, {0: 5}]
+
+
 async def test_a_newer_commit_that_was_given_up_before_it_was_sent_changes_nothing() -> None:
     broker = Coordinator()
     refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
