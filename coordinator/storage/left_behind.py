@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from enum import IntEnum
 from pathlib import Path
 from shlex import quote
 from struct import Struct, pack, unpack
@@ -21,12 +20,18 @@ from uuid import UUID
 from muster.coordinator.storage.store import StoreDamaged
 
 MARKER: Final = "store.id"
-"""A file in the folder of topics: the id of the store that lists them."""
+"""A file in the folder of topics: whose it is (a `Mark`)."""
+UNKNOWN: Final = 0
+"""The folder came into being with the first record."""
+MADE: Final = 1
+"""It exists since before any topic, and has no mark."""
+FIRST_MARK: Final = 2
 
 _HEADER: Final = Struct(">8I")  # magic, version, page size, checkpoints, two salts, two sums
 _FRAME: Final = Struct(">6I")  # page, database size if it ends a transaction, two salts, two sums
 _MAGIC: Final = 0x377F0682  # plus one when the sums are over big-endian words
 _PAIR_BYTES: Final = 8
+_UUID_LENGTH: Final = 36
 _WORD: Final = 0xFFFFFFFF
 _PAGE_BYTES_DEFAULT: Final = 4_096
 
@@ -51,57 +56,75 @@ def refuse_records_without(store: Path, topics: Path) -> None:
         _refuse_missing(store, topics, "records of topics that only that file lists")
 
 
-class FolderState(IntEnum):
-    """What a store knows of its folder of topics."""
+class Mark(NamedTuple):
+    """What tells a store's folder of topics from any other, also from one that the store had before: it gives
+    each that it marks a number of its own. As text, what `MARKER` says."""
 
-    UNKNOWN = 0
-    """It came into being with the first record."""
-    MADE = 1
-    """It exists since before any topic."""
-    MARKED = 2
-    """As MADE, and it has a `MARKER`."""
+    store_id: UUID
+    number: int
+    """From FIRST_MARK on; before a folder is marked, UNKNOWN or MADE."""
+
+    def __str__(self) -> str:
+        return f"{self.store_id} {self.number}"
+
+    @property
+    def is_given(self) -> bool:
+        return self.number >= FIRST_MARK
 
 
 class Expected(NamedTuple):
     """What a store says that its folder of topics should be."""
 
-    store_id: UUID
+    mark: Mark
     topics: int
     """How many it lists."""
-    state: FolderState
 
 
 def refuse_without_records(store: Path, topics: Path, expected: Expected) -> None:
     """Raise StoreDamaged if `topics` is not the folder that `store` expects. Whoever starts a store creates
     and marks it (`sqlite.schema.prepare`), so one without the mark may be the mount point of a volume that is
     not mounted."""
-    found = owner_of(topics)
+    found, wanted = mark_of(topics), expected.mark
+    wrong = None
     if not topics.exists():
-        wrong = "is missing" if expected.topics and expected.state >= FolderState.MADE else None
+        if expected.topics and wanted.number >= MADE:
+            wrong = "is missing"
     elif found is None:
-        wrong = f"has no {MARKER}" if expected.topics and expected.state == FolderState.MARKED else None
-    else:
-        another = found != expected.store_id and (expected.topics or _has_records(topics))
-        wrong = f"is that of another store (its {MARKER}: {found})" if another else None
+        if expected.topics and wanted.is_given:
+            wrong = f"has no {MARKER}"
+    elif found.store_id != wanted.store_id:
+        if expected.topics or _has_records(topics):
+            wrong = f"is that of another store (its {MARKER}: {found})"
+    elif expected.topics and wanted.is_given and found != wanted:
+        wrong = f"is one that it had before (its {MARKER}: {found})"
     if wrong is not None:
-        folder, mark = quote(str(topics)), quote(str(topics / MARKER))
+        folder = topics.resolve()  # where the volume would be, if it is a link
         raise StoreDamaged(
             f"{store} lists {expected.topics} topic{'s' * (expected.topics != 1)}, but {topics}, the folder "
             f"with their records, {wrong}: mount or restore it. To go on with what is there, or without "
-            f"records: mkdir -p {folder} && echo {expected.store_id} > {mark}"
+            f"records: mkdir -p {quote(str(folder))} && echo {wanted} > {quote(str(folder / MARKER))}"
         )
 
 
-def owner_of(topics: Path) -> UUID | None:
-    """The id of the store whose folder of topics this is; None if it has no mark, or half of one."""
+def mark_of(topics: Path) -> Mark | None:
+    """The mark of a folder of topics; None if it has none, or half of one."""
     try:
-        return UUID((topics / MARKER).read_text().strip())
+        store_id, number = (topics / MARKER).read_text().split()
+        return Mark(UUID(store_id), int(number))
     except (OSError, ValueError):
         return None
 
 
 def _has_records(topics: Path) -> bool:
-    return topics.is_dir() and any(path.name != MARKER for path in topics.iterdir())
+    return topics.is_dir() and any(_is_of_topic(path.name) for path in topics.iterdir())
+
+
+def _is_of_topic(name: str) -> bool:
+    """Whether it is a topic's folder, also one put aside (see `folders`)."""
+    try:
+        return str(UUID(name[:_UUID_LENGTH])) == name[:_UUID_LENGTH]
+    except ValueError:
+        return False
 
 
 def _size(path: Path) -> int:

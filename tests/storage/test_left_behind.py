@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.storage.directory import DataDirectory
-from muster.coordinator.storage.left_behind import MARKER, first_damage, frame_sums, owner_of, sums
+from muster.coordinator.storage.left_behind import MARKER, Mark, first_damage, frame_sums, mark_of, sums
 from muster.coordinator.storage.soundness import Checked, check_directory
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.sqlite.schema import connect
@@ -298,7 +298,7 @@ def test_a_store_that_is_missing_is_not_begun_anew_over_what_it_knew(
     if empty:
         (tmp_path / "store.sqlite").touch()
     if beside == "topics":
-        (tmp_path / "topics" / "some").mkdir(parents=True)
+        (tmp_path / "topics" / str(UUID(int=1))).mkdir(parents=True)
     else:
         wal(tmp_path).write_bytes(b"log")
     with pytest.raises(
@@ -367,7 +367,7 @@ async def test_the_folder_of_topics_of_another_store_is_refused(tmp_path: Path) 
     for path in paths[1:]:
         shutil.rmtree(path / "topics")
         shutil.copytree(paths[0] / "topics", path / "topics")
-        with pytest.raises(StoreDamaged, match=r"is that of another store \(its store.id: [-0-9a-f]+\)"):
+        with pytest.raises(StoreDamaged, match=r"is that of another store \(its store.id: [-0-9a-f]+ 2\)"):
             await SqliteStore(path).open()
 
 
@@ -375,13 +375,50 @@ async def test_a_folder_with_nothing_but_the_mark_of_a_store_that_is_gone_is_tak
     """As after a crash before the store's first commit."""
     topics = tmp_path / "topics"
     topics.mkdir()
-    for left in (f"{UUID(int=7)}\n", ""):
+    for left in (f"{UUID(int=7)} 2\n", ""):
         (topics / MARKER).write_text(left)
         store = SqliteStore(tmp_path)
         await store.open()
-        assert owner_of(topics) == (await store.counts()).cluster_id
+        assert mark_of(topics) == Mark((await store.counts()).cluster_id, 2)
         await store.close()
         (tmp_path / "store.sqlite").unlink()
+
+
+async def test_a_folder_of_topics_from_before_another_took_its_place_is_refused(tmp_path: Path) -> None:
+    """A volume that was not mounted while the first topic was made."""
+    store, topics, volume = SqliteStore(tmp_path), tmp_path / "topics", tmp_path / "volume"
+    await store.open()
+    await store.close()
+    topics.rename(volume)
+    topics.mkdir()
+    await store.open()
+    await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
+    await store.close()
+    topics.rename(tmp_path / "mount point")
+    topics.symlink_to(volume)
+    with pytest.raises(
+        StoreDamaged, match=r"is one that it had before \(its store.id: [-0-9a-f]+ 2\)"
+    ) as refusal:
+        await store.open()
+    command = str(refusal.value).partition("without records: ")[2]
+    for gone in (False, True):
+        if gone:
+            shutil.rmtree(volume)
+            with pytest.raises(StoreDamaged, match="is missing"):
+                await store.open()
+        await asyncio.to_thread(subprocess.run, command, shell=True, check=True)
+        await store.open()
+        await store.close()
+
+
+async def test_a_new_volume_for_topics_is_taken_with_what_its_file_system_has(tmp_path: Path) -> None:
+    (tmp_path / "topics" / "lost+found").mkdir(parents=True)
+    directory = DataDirectory.acquire(tmp_path)
+    store = SqliteStore(tmp_path)
+    await store.open()
+    assert mark_of(tmp_path / "topics") is not None
+    await store.close()
+    directory.release()
 
 
 @pytest.mark.parametrize("column", [True, False])
@@ -406,7 +443,7 @@ async def test_a_store_from_before_marks_gets_one_once_a_topic_of_its_is_there(
             (topics / str(UUID(int=1))).mkdir()
         assert list(check_directory(tmp_path, Checked())) == []
         await store.open()
-        assert owner_of(topics) == ((await store.counts()).cluster_id if marked else None)
+        assert mark_of(topics) == (Mark((await store.counts()).cluster_id, 2) if marked else None)
         await store.close()
     (topics / MARKER).unlink()
     with pytest.raises(StoreDamaged, match=f"has no {MARKER}"):
@@ -428,11 +465,11 @@ async def test_a_mark_that_cannot_be_written_is_written_later(
     await store.close()
     (tmp_path / "topics" / MARKER).write_text("")  # torn
     await store.open()
-    assert owner_of(tmp_path / "topics") is None
+    assert mark_of(tmp_path / "topics") is None
     await store.close()
     (tmp_path / "topics" / str(UUID(int=1))).mkdir()
     await store.open()
-    assert owner_of(tmp_path / "topics") == (await store.counts()).cluster_id
+    assert mark_of(tmp_path / "topics") == Mark((await store.counts()).cluster_id, 2)
     await store.close()
 
 

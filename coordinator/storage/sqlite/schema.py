@@ -12,10 +12,13 @@ from zlib import crc32
 
 from muster.coordinator.base.system import sync_folder
 from muster.coordinator.storage.left_behind import (
+    FIRST_MARK,
+    MADE,
     MARKER,
+    UNKNOWN,
     Expected,
-    FolderState,
-    owner_of,
+    Mark,
+    mark_of,
     refuse_records_without,
     refuse_without_records,
 )
@@ -155,49 +158,49 @@ def prepare(
         counts = connection.execute("SELECT kind, COUNT(*) FROM leases GROUP BY kind").fetchall()
         expected = expected_folder(connection)
         refuse_without_records(path, topics, expected)
-        _make_folder(connection, topics, expected.state)
-        _mark_folder(connection, topics, expected)
-    return StoreCounts(expected.store_id, {LeaseKind(kind): count for kind, count in counts})
+        _make_folder(connection, topics, expected.mark.number)
+        _mark_folder(connection, topics, expected.mark)
+    return StoreCounts(expected.mark.store_id, {LeaseKind(kind): count for kind, count in counts})
 
 
 def expected_folder(connection: sqlite3.Connection) -> Expected:
     """What the file says of its folder of topics."""
     columns = connection.execute("SELECT name FROM pragma_table_info('store')").fetchall()
-    known = "topics_folder" if ("topics_folder",) in columns else "0"  # a file from before it had that column
-    cluster_id, state, topics = connection.execute(
-        f"SELECT cluster_id, {known}, (SELECT COUNT(*) FROM topics) FROM store"
+    has_column = ("topics_folder",) in columns  # a file from before has not
+    cluster_id, number, topics = connection.execute(
+        f"SELECT cluster_id, {'topics_folder' if has_column else UNKNOWN}, (SELECT COUNT(*) FROM topics) "
+        "FROM store"
     ).fetchone()
-    return Expected(UUID(bytes=cluster_id), topics, FolderState(min(state, FolderState.MARKED)))
+    return Expected(Mark(UUID(bytes=cluster_id), number), topics)
 
 
-def _make_folder(connection: sqlite3.Connection, topics: Path, state: FolderState) -> None:
+def _make_folder(connection: sqlite3.Connection, topics: Path, number: int) -> None:
     try:
         if not topics.exists():
             topics.mkdir(exist_ok=True)
             sync_folder(str(topics.parent))  # before a topic is listed
     except OSError as error:
         raise StoreError(f"cannot create {topics}: {error.strerror}") from error
-    if state == FolderState.UNKNOWN:
-        connection.execute("ALTER TABLE store ADD COLUMN topics_folder INTEGER NOT NULL DEFAULT 1")
+    if number == UNKNOWN:
+        connection.execute(f"ALTER TABLE store ADD COLUMN topics_folder INTEGER NOT NULL DEFAULT {MADE}")
 
 
-def _mark_folder(connection: sqlite3.Connection, topics: Path, expected: Expected) -> None:
+def _mark_folder(connection: sqlite3.Connection, topics: Path, expected: Mark) -> None:
     """Mark `topics`, unless it may not be the right folder: a store from before there were marks lists
     topics, and none is there. If it cannot be written (a full disk), a later start does it."""
-    marked = owner_of(topics) == expected.store_id
-    if not marked:
-        listed = connection.execute("SELECT topic_id FROM topics")
-        names = {str(UUID(bytes=topic_id)) for (topic_id,) in listed}
-        with suppress(OSError):
-            if not names or not names.isdisjoint(os.listdir(topics)):
-                with (topics / MARKER).open("w") as file:
-                    file.write(f"{expected.store_id}\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                sync_folder(str(topics))
-                marked = True
-    state = FolderState.MARKED if marked else FolderState.MADE
-    connection.execute("UPDATE store SET topics_folder = ?", (int(state),))
+    if expected.is_given and mark_of(topics) == expected:
+        return
+    mark, is_marked = Mark(expected.store_id, max(FIRST_MARK, expected.number + 1)), False
+    names = {str(UUID(bytes=topic_id)) for (topic_id,) in connection.execute("SELECT topic_id FROM topics")}
+    with suppress(OSError):
+        if not names or not names.isdisjoint(os.listdir(topics)):
+            with (topics / MARKER).open("w") as file:
+                file.write(f"{mark}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(str(topics))
+            is_marked = True
+    connection.execute("UPDATE store SET topics_folder = ?", (mark.number if is_marked else MADE,))
 
 
 def _create(
