@@ -73,6 +73,8 @@ class AutoCommit:
         self._last: asyncio.Task[None] | None = None
         self._last_step: tuple[frozenset[TopicPartition], float] | None = None
         self._let_go: set[asyncio.Task[None]] = set()
+        self._again: asyncio.Task[None] | None = None
+        self._is_looking = False  # `_again` has not sent a commit yet
         self._known: dict[TopicPartition, _Known] = {}
         self._failure: Exception | None = None
         self._off = False
@@ -82,6 +84,7 @@ class AutoCommit:
         """Commit nothing from now on: transactions do. Returns when the commit in progress is done, so that
         it does not overtake them. Raises TimedOut."""
         self._off = True
+        self._stop_looking()
         if under_way := self._under_way():
             _, left = await asyncio.wait(under_way, timeout=max(0.0, until - deadline(0)))
             if left:
@@ -114,7 +117,10 @@ class AutoCommit:
             self._count(self._interval_s)
         if self._due and self._periodic is None and (self._last is None or self._last.done()):
             self._due = False
-            if self._uncommitted() or self._old():
+            if self._again is None and self._old():
+                self._is_looking = True
+                self._again = asyncio.create_task(self._go_again(), name="auto-commit of old offsets")
+            if self._uncommitted():
                 self._periodic = asyncio.create_task(self._once(), name="auto-commit")
             else:
                 self._count(self._interval_s)
@@ -123,12 +129,10 @@ class AutoCommit:
         again_s, is_member = self._interval_s, self._is_member()
         try:
             # Not what was handled at the time of `tick`: another topic may have taken the name since.
-            if offsets := self._uncommitted():
-                result = await self._commit(offsets, deadline(self._attempt_s))
-                self._note(result, is_member)
-                if not all(_is_unknown(each.why) for each in result.retry.values()):
-                    again_s = min(self._retry_backoff_s, self._interval_s)
-            await self._commit_again(deadline(self._attempt_s))
+            result = await self._commit(self._uncommitted(), deadline(self._attempt_s))
+            self._note(result, is_member)
+            if not all(_is_unknown(each.why) for each in result.retry.values()):
+                again_s = min(self._retry_backoff_s, self._interval_s)
         except Exception as error:
             if _may_pass(error):
                 _LOG.info("auto-commit failed and will be retried: %s", error)
@@ -138,6 +142,12 @@ class AutoCommit:
         finally:
             self._periodic = None
         self._count(again_s)
+
+    async def _go_again(self) -> None:
+        try:
+            await self._commit_again(deadline(self._attempt_s))
+        finally:
+            self._again = None
 
     # --- before a rebalance and on close --------------------------------------------------------------------
 
@@ -161,7 +171,8 @@ class AutoCommit:
         return True
 
     async def _catch_up(self, partitions: frozenset[TopicPartition], give_up: float) -> None:
-        if before := [task for task in (self._periodic, *self._let_go) if task is not None]:
+        self._stop_looking()
+        if before := [task for task in (self._periodic, self._again, *self._let_go) if task is not None]:
             await asyncio.wait(before)
         is_member = self._is_member()
         while offsets := self._uncommitted(partitions):
@@ -254,6 +265,7 @@ class AutoCommit:
             return
         try:
             found = await self._committed(old, until)
+            self._is_looking = False
             left = self._old()  # without those that have been committed meanwhile
             self.known({where: old[where] for where in left if where in old})
             as_it_is = {
@@ -266,8 +278,14 @@ class AutoCommit:
         except (ClientError, KafkaError) as error:
             _LOG.info("offsets could not be committed again, to keep them from expiring: %s", error)
 
+    def _stop_looking(self) -> None:
+        """Nobody waits for a look-up. A commit that is under way must not overtake later ones."""
+        if self._again is not None and self._is_looking:
+            self._again.cancel()
+
     def _under_way(self) -> list[asyncio.Task[None]]:
-        return [task for task in (self._periodic, self._last, *self._let_go) if task is not None]
+        tasks = (self._periodic, self._last, self._again, *self._let_go)
+        return [task for task in tasks if task is not None]
 
     def _lost(self, error: Exception) -> None:
         """A commit that is not repeated has failed."""

@@ -734,6 +734,30 @@ async def test_a_reader_that_has_handled_nothing_closes_though_no_broker_answers
     assert "read again" not in caplog.text
 
 
+async def test_what_is_handled_is_committed_though_old_offsets_cannot_be_looked_up(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as a transaction with offsets of the partition is open."""
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    async with consumer(broker, group_id="g") as reader:
+        reader.assign([T0])
+        assert await reader.get() is not None
+    async with consumer(broker, group_id="g", auto_commit_interval_ms=10) as reader:
+        reader.assign([T0])
+        assert await reader.position(T0) == 1
+        with broker.faults.add(api="OffsetFetch", error="UNSTABLE_OFFSET_COMMIT", times=None) as rule:
+            async with asyncio.timeout(LONG_S):
+                while not rule.fired:
+                    await reader.get(0.01)
+            await send(broker.bootstrap, "t", 2)
+            for _ in range(2):
+                assert await reader.get() is not None
+            await reader.close()
+        assert await committed(broker) == 3
+    assert "read again" not in caplog.text
+
+
 async def test_a_task_of_a_partition_no_longer_assigned_may_clean_up_before_the_consumer_is_closed(
     broker: Broker,
 ) -> None:

@@ -560,7 +560,7 @@ async def test_offsets_of_assigned_partitions_are_committed_again_before_they_ex
     async def ticks() -> list[Any]:
         stage.auto_commit._due = True
         stage.auto_commit.tick()
-        await until(lambda: stage.auto_commit._periodic is None)
+        await until(lambda: stage.auto_commit._periodic is None and stage.auto_commit._again is None)
         story, stage.story[:] = list(stage.story), []
         return story
 
