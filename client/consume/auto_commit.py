@@ -146,6 +146,9 @@ class AutoCommit:
     async def _go_again(self) -> None:
         try:
             await self._commit_again(deadline(self._attempt_s))
+        except Exception as error:
+            self._failure = error
+            self._wake()
         finally:
             self._again = None
 

@@ -44,6 +44,8 @@ from muster.protocol.messages.offsets import (
 _REQUIRE_STABLE: Final = 7  # the first OffsetFetch version that supports it (KIP-447)
 _MEMBER_IN_FETCH: Final = 9  # the first version that names the member (KIP-848)
 _TOPIC_IDS: Final = 10  # the first OffsetCommit version with topics by id
+_OF_PLACES: Final = frozenset({ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE})
+"""Refusals of what is committed, not of who commits it."""
 
 
 class _Wanted(NamedTuple):
@@ -334,8 +336,8 @@ class Offsets:
                     call.settle(where, StaleOwner(offset, error))
                 case _Left.TO_THE_CALLER:
                     call.settle(where, Retry(offset, error))
-                case _Left.FAILED if call.wanted[where] != call.own[where]:
-                    call.wanted[where] = call.own[where]  # the newer call's place may be to blame
+                case _Left.FAILED if error.code in _OF_PLACES and call.wanted[where] != call.own[where]:
+                    call.wanted[where] = call.own[where]  # the newer call's may be to blame
                 case _Left.FAILED:
                     call.fail(error)
                 case _Left.AGAIN if error.code in NEVER_PASSES and not call.waits_for_topics:

@@ -57,8 +57,8 @@ def refuse_records_without(store: Path, topics: Path) -> None:
 
 
 class Mark(NamedTuple):
-    """What tells a store's folder of topics from any other, also from one that the store had before: it gives
-    each that it marks a number of its own. As text, what `MARKER` says."""
+    """What tells a store's folder of topics from others, also from those that the store had before: each that
+    it marks gets a random number. As text, what `MARKER` says."""
 
     store_id: UUID
     number: int

@@ -444,6 +444,20 @@ async def test_a_newer_place_that_cannot_be_committed_fails_no_older_commit() ->
         assert commits(broker) == [{0: 5}, {0: 9}, {0: 5}]
 
 
+async def test_an_instance_id_that_is_taken_over_fails_older_and_newer_commits() -> None:
+    broker = Coordinator()
+    broker.answers[ApiKey.OFFSET_COMMIT] = answers(
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.FENCED_INSTANCE_ID
+    )
+    async with stable(broker, retry_backoff_ms=200, retry_backoff_max_ms=200, group_instance_id="i") as alone:
+        old = asyncio.create_task(alone.commit(5, P0))
+        await until(lambda: commits(broker))
+        for call in (alone.commit(9, P0), old):
+            with pytest.raises(KafkaError) as raised:
+                await call
+            assert raised.value.code is ErrorCode.FENCED_INSTANCE_ID
+
+
 async def test_a_newer_commit_that_was_given_up_before_it_was_sent_changes_nothing() -> None:
     broker = Coordinator()
     refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

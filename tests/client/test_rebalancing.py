@@ -589,6 +589,15 @@ async def test_offsets_of_assigned_partitions_are_committed_again_before_they_ex
     stage.may_commit = refuse
     assert await ticks() == [("commit", "t-0", "t-1")]
     stage.auto_commit.raise_failure()  # of no concern to the reader
+
+    async def breaks() -> bool:
+        raise RuntimeError("a mistake")
+
+    stage.may_commit = breaks
+    later_s += auto_commit.AGAIN_S + 1
+    assert await ticks() == [("commit", "t-0", "t-1")]
+    with pytest.raises(RuntimeError, match="a mistake"):
+        stage.auto_commit.raise_failure()
     await stage.auto_commit.close()
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from secrets import randbits
 from uuid import UUID, uuid4
 from zlib import crc32
 
@@ -190,7 +191,7 @@ def _mark_folder(connection: sqlite3.Connection, topics: Path, expected: Mark) -
     topics, and none is there. If it cannot be written (a full disk), a later start does it."""
     if expected.is_given and mark_of(topics) == expected:
         return
-    mark, is_marked = Mark(expected.store_id, max(FIRST_MARK, expected.number + 1)), False
+    mark, is_marked = Mark(expected.store_id, FIRST_MARK + randbits(40)), False
     names = {str(UUID(bytes=topic_id)) for (topic_id,) in connection.execute("SELECT topic_id FROM topics")}
     with suppress(OSError):
         if not names or not names.isdisjoint(os.listdir(topics)):
