@@ -124,7 +124,8 @@ KILLED = """
 import os, signal, subprocess
 from tests.faults.cluster.netns import Network
 with Network(1) as network:
-    left = subprocess.Popen([*network.inside(1), "sleep", "600"], stdout=subprocess.DEVNULL)
+    left = subprocess.Popen([*network.inside(1), "sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE)
+    left.stdout.readline()  # before, it may not be in the namespace yet
     print(network.name(1), left.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
