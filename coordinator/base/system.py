@@ -235,7 +235,8 @@ def connections_max() -> int:
 def open_standard_files() -> None:
     """Open the null device as standard input, output and error if the process was started without them. Else
     the next files get their numbers: sockets that the event loop never closes, or a partition's log, to which
-    a library's message would go. Call before opening anything."""
+    a library's message would go. Call before opening anything but standard error
+    (`arguments.open_standard_error`)."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -243,8 +244,6 @@ def open_standard_files() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def on_signals(numbers: Sequence[int], handler: Callable[[int], object]) -> None:
