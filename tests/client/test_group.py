@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -91,8 +92,9 @@ async def test_cooperative_members_give_up_what_moves_and_nothing_else(broker: B
         assert first.owned == partitions("t", 4) - moved
 
 
-@BOTH
-async def test_a_rebalance_learned_from_a_heartbeat_wakes_the_consumer(broker: Broker, apart: bool) -> None:
+@asynccontextmanager
+async def woken_for_a_rebalance(broker: Broker, apart: bool) -> AsyncIterator[tuple[Member, Member]]:
+    """A member that a heartbeat has told of a rebalance, and the one that joins."""
     broker.create_topic("t", 2)
     async with (
         member(broker.bootstrap, apart=apart) as first,
@@ -101,6 +103,12 @@ async def test_a_rebalance_learned_from_a_heartbeat_wakes_the_consumer(broker: B
         await settled(first)
         wakes = first.wakes
         await reading(second, until=lambda: first.wakes > wakes)
+        yield first, second
+
+
+@BOTH
+async def test_a_rebalance_learned_from_a_heartbeat_wakes_the_consumer(broker: Broker, apart: bool) -> None:
+    async with woken_for_a_rebalance(broker, apart) as (first, second):
         assert first.group.rejoin_needed
         assert first.group.generation_id == 1  # it is still in that generation
         await settled(first, second, owning=2)
@@ -110,14 +118,7 @@ async def test_a_rebalance_learned_from_a_heartbeat_wakes_the_consumer(broker: B
 async def test_the_consumer_is_woken_for_a_loss_after_a_rebalance_it_was_woken_for(
     broker: Broker, cluster: Cluster, apart: bool
 ) -> None:
-    broker.create_topic("t", 2)
-    async with (
-        member(broker.bootstrap, apart=apart) as first,
-        member(broker.bootstrap, apart=apart) as second,
-    ):
-        await settled(first)
-        wakes = first.wakes
-        await reading(second, until=lambda: first.wakes > wakes)
+    async with woken_for_a_rebalance(broker, apart) as (first, _):
         assert not first.group.lost
         wakes = first.wakes
         await remove(cluster, first.group.member_id)
