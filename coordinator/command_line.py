@@ -13,8 +13,8 @@ from muster.coordinator.arguments import Parser
 from muster.settings import Setting, either, text_of
 
 CLIENTS: Final = {
-    "topics": "list, create, describe, alter and delete topics",
-    "groups": "list, describe and delete consumer groups; reset and delete their offsets",
+    "topics": "list, create, describe, alter and delete topics; reassign their partitions",
+    "groups": "list, describe and delete groups; explain rebalances; evict members; reset and delete offsets",
     "top": "watch groups: lag, rate, members, rebalances",
     "produce": "send records, one per line",
     "consume": "print records as they arrive",

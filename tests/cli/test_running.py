@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -507,6 +508,24 @@ def test_every_help_is_there_and_says_what_json_looks_like(capfd: pytest.Capture
         for said in ("JSON:", "--bootstrap-server", "--timeout SECONDS", "--output", "Exit codes: 0 done"):
             assert said in ended.out
     assert all(f"    {command}" in muster("--help").out for command in command_line.EVERYTHING)
+
+
+def test_the_summary_of_a_command_names_each_of_its_actions(capfd: pytest.CaptureFixture[str]) -> None:
+    in_other_words = {
+        "find-hanging": "find",
+        "migrate": "prepare a database",
+        "passwd": "change passwords",
+        "timeline": "explain rebalances",
+        "undrain": "drain",
+        "why": "explain rebalances",
+    }
+    called = [named(arguments).split() for arguments in COMMANDS]
+    summaries = command_line.CLIENTS | {name: summary for name, (_, summary) in command_line.OTHERS.items()}
+    muster = Muster("127.0.0.1:9092", capfd)
+    for command in sorted({words[1] for words in called if len(words) == 3} | {"store"}):
+        for action in re.findall(r"^    ([a-z-]+) ", muster(command, "--help").out, re.MULTILINE):
+            verb = in_other_words.get(action, action.partition("-")[0])
+            assert verb in summaries[command], f"{command} {action}"
 
 
 def test_serve_starts_without_the_client() -> None:
