@@ -1,6 +1,6 @@
 """Test a worker that dies, with a real broker and without waiting: asyncio, and the client of muster.
 
-    pip install 'muster-kafka' pytest pytest-asyncio
+    pip install . pytest pytest-asyncio  # in a checkout; muster-kafka instead of ., once it is on PyPI
     pytest examples/test_rebalance.py
 
 `Worker` stands for the code that you would test. The fixture `muster` comes with muster's pytest plugin.

@@ -1,6 +1,6 @@
 """Test a worker that dies, with a real broker and without waiting: plain pytest, and confluent-kafka.
 
-    pip install 'muster-kafka' pytest confluent-kafka
+    pip install . pytest confluent-kafka  # in a checkout; muster-kafka instead of ., once it is on PyPI
     pytest examples/test_rebalance_confluent.py
 
 `Worker` stands for the code that you would test. The fixture `muster` comes with muster's pytest plugin. The

@@ -1,6 +1,6 @@
 """Test exactly once, at every point where something can go wrong: asyncio, and the client of muster.
 
-    pip install 'muster-kafka' pytest pytest-asyncio
+    pip install . pytest pytest-asyncio  # in a checkout; muster-kafka instead of ., once it is on PyPI
     pytest examples/test_transactions.py
 
 `add_up` stands for the code that you would test: it adds up orders, and writes the total and its offsets in
