@@ -27,6 +27,19 @@ def test_every_test_of_the_page_passes(tmp_path: Path) -> None:
     assert (run.code, run.outcomes) == (0, {"PASSED": len(re.findall(r"def test_", program))}), run.text
 
 
+@each("plugin, passed", [("asyncio", 2), ("anyio", 3)])  # anyio: on asyncio and on trio
+def test_what_the_page_says_async_tests_need_is_enough(plugin: str, passed: int, tmp_path: Path) -> None:
+    page = (DOCS / "testing.md").read_text()
+    (setting,) = re.findall(rf'{plugin}(?: \([^)]*\))? with `(\w+) = "auto"`', page)
+    first = blocks("testing.md")[0]
+    run = Run(tmp_path, first, "-o", f"{setting}=auto", loops=plugin)
+    assert (run.code, run.outcomes) == (0, {"PASSED": passed}), run.text
+    marked = first.replace("async def", f"@pytest.mark.{plugin}\nasync def")
+    assert f"`@pytest.mark.{plugin}`" in page
+    run = Run(tmp_path, f"import pytest\n\n{marked}", "-o", f"{setting}=strict", loops=plugin)
+    assert (run.code, run.outcomes) == (0, {"PASSED": passed}), run.text
+
+
 def test_what_the_page_says_of_waits_and_calls_is_there() -> None:
     page = (DOCS / "testing.md").read_text() + (DOCS / "from-testcontainers.md").read_text()
     of = {"group": Group, "member": Member, "topic": Topic, "cluster": Cluster, "muster_cluster": Cluster}
