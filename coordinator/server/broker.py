@@ -556,10 +556,8 @@ class Broker:
         self.connections.connections_max = min(
             self.configs.number("max.connections"), self._connections_possible
         )
-        self.admission.limit(
-            self.configs.number("max.connections.per.ip"),
-            overrides_of(self.configs.text("max.connections.per.ip.overrides")),
-        )
+        per_address, overrides = self.configs.per_ip
+        self.admission.limit(per_address, overrides_of(overrides))
         producer_expiration_ms = self.configs.number("producer.id.expiration.ms")
         self.group_configs.in_force.producer_id_expiration_ms = producer_expiration_ms
         self.partitions.set_upkeep(

@@ -136,6 +136,17 @@ class BrokerConfigs:
         """The value of a boolean config that has a default."""
         return self.text(name).strip().lower() == "true"
 
+    @property
+    def per_ip(self) -> tuple[int, str]:
+        """max.connections.per.ip and its overrides, as in force: without what is set on this broker, or on
+        all, if no client could connect with it, not even to reset it."""
+        layers = dict(self._layers)
+        for source in (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER):
+            if _lets_nobody_in(layers):
+                del layers[source]
+        limit, overrides = _PER_IP
+        return _number(limit, layers), _text(overrides, layers)
+
     def described(self, broker: str) -> Iterator[tuple[str, Setting]]:
         """The configs shown to clients for `broker`, this one's id, by name; for all brokers (""), only
         those that are set."""
@@ -194,7 +205,7 @@ class BrokerConfigs:
 
     def _warn_of_contradictions(self) -> None:
         """Log, once, what is set in the store and contradicts this broker's settings, or other configs that
-        another broker set: it is in force all the same."""
+        another broker set: it is in force all the same, unless no client could connect with it."""
         found = {
             pair for pair in _IN_ORDER if _number(pair[0], self._layers) > _number(pair[1], self._layers)
         }
@@ -214,6 +225,7 @@ class BrokerConfigs:
                 config=stored,
                 value=self.text(stored),
                 contradicts=f"{other} ({self.text(other).strip() or 'empty'})",
+                in_force=pair != _PER_IP,
                 reset_with=f"kafka-configs --alter --entity-type brokers {of} --delete-config {stored}",
             )
         self._contradicting = found

@@ -12,6 +12,7 @@ from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.server.admission import Admission, overrides_of
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.unserved import Unserved
+from muster.coordinator.storage.store import BrokerConfigsRow
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.connection import ApiVersionsRequest
 from tests.server.conftest import StartBrokers
@@ -20,6 +21,7 @@ from tests.support.wire import Wire
 from tests.support.wire_configs import BROKER, DELETE, SET, Change, altering
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
+LIMIT = "max.connections.per.ip"
 NO_ADDRESSES = ("300.1.1.1", "10.0.0", "010.0.0.1", "[12345::1]", "[]", "localhost")
 
 
@@ -161,7 +163,7 @@ async def test_only_addresses_with_overrides_are_let_in_where_others_may_have_no
 async def test_refused_limits_of_addresses(start_brokers: StartBrokers) -> None:
     """As in Kafka, 0 is allowed beside overrides alone."""
     broker = (await start_brokers()).brokers[0]
-    limit, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    overrides = "max.connections.per.ip.overrides"
     let_in = (overrides, SET, f"{HERE}:9")
     async with await Wire.connect(broker.port) as wire:
 
@@ -171,10 +173,43 @@ async def test_refused_limits_of_addresses(start_brokers: StartBrokers) -> None:
 
         for address in NO_ADDRESSES:
             assert await alter((overrides, SET, f"{address}:5")) == ErrorCode.INVALID_REQUEST, address
-        assert await alter((limit, SET, "0")) == ErrorCode.INVALID_REQUEST
-        assert await alter((limit, SET, "0"), let_in) == ErrorCode.NONE
+        assert await alter((LIMIT, SET, "0")) == ErrorCode.INVALID_REQUEST
+        assert await alter((LIMIT, SET, "0"), let_in) == ErrorCode.NONE
         assert await alter((overrides, DELETE, None)) == ErrorCode.INVALID_REQUEST
-        assert await alter((limit, DELETE, None), (overrides, DELETE, None)) == ErrorCode.NONE
+        assert await alter((LIMIT, DELETE, None), (overrides, DELETE, None)) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("own", [("max.connections.per.ip.overrides", f"{HERE}:9"), (LIMIT, "9")])
+async def test_a_limit_that_suits_another_broker_alone_locks_nobody_out(
+    start_brokers: StartBrokers, own: tuple[str, str]
+) -> None:
+    first, second = (await start_brokers(brokers=2)).brokers
+    async with await Wire.connect(first.port) as wire:
+        for resource, change in ("1", (own[0], SET, own[1])), ("", (LIMIT, SET, "0")):
+            (answer,) = (await wire.call(altering((BROKER, resource, [change])), 1)).responses
+            assert answer.error_code == ErrorCode.NONE
+    await until(lambda: second.configs.text(LIMIT) == "0", "the other broker to hear of it")
+    wire_of_second = await served(second)
+    assert wire_of_second is not None
+    async with wire_of_second:
+        (answer,) = (await wire_of_second.call(altering((BROKER, "", [(LIMIT, DELETE, None)])), 1)).responses
+    assert answer.error_code == ErrorCode.NONE
+
+
+async def test_a_stored_limit_that_lets_nobody_in_leaves_the_setting_in_force(
+    start_brokers: StartBrokers,
+) -> None:
+    """Overrides that another broker blanked for all do not open one that lets in only some addresses."""
+    broker = (
+        await start_brokers(max_connections_per_ip=0, max_connections_per_ip_overrides=f"{THERE}:1")
+    ).brokers[0]
+    blank = BrokerConfigsRow("", {"max.connections.per.ip.overrides": " "})
+    await broker.store.update_broker_configs(blank, expected={})
+    await broker.configs.refresh()
+    assert await served(broker) is None
+    there = await served(broker, THERE)
+    assert there is not None
+    await there.close()
 
 
 async def test_blank_overrides_are_none(start_brokers: StartBrokers) -> None:

@@ -721,7 +721,7 @@ async def test_a_stored_config_that_contradicts_a_setting_is_named_and_refuses_n
         assert lines.getvalue().count("contradicts another") == 1
 
 
-async def test_a_stored_limit_that_lets_nobody_in_is_named(
+async def test_a_stored_limit_that_lets_nobody_in_is_named_and_not_in_force(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = io.StringIO()
@@ -732,6 +732,8 @@ async def test_a_stored_limit_that_lets_nobody_in_is_named(
     await broker.configs.refresh()
     assert "max.connections.per.ip.overrides (empty)" in lines.getvalue()
     assert "--entity-name 1 --delete-config max.connections.per.ip" in lines.getvalue()
+    async with await Wire.connect(broker.port) as wire:
+        assert await alter(wire, BROKER, "1", ("max.connections.per.ip", DELETE, None)) == 0
 
 
 async def test_max_connections_is_followed_while_the_broker_runs(broker: Broker, wire: Wire) -> None:
