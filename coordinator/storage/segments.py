@@ -386,8 +386,10 @@ class SegmentLog:
                 raise
             self.remove_files()  # on a full disk it makes room
             self._keep_derived(base_offset)
-        gone, self._segments = self._segments[:count], self._segments[count:]
-        self.start_offset = max(self.start_offset, self._segments[0].base_offset)
+        gone = self._segments[:count]
+        # First, so that readers, which take no lock, cannot find later records at an offset of removed ones.
+        self.start_offset = max(self.start_offset, base_offset)
+        self._segments = self._segments[count:]
         for segment in gone:
             self._unsealed.pop(segment, None)
             self._gone[segment] = False

@@ -457,6 +457,8 @@ class PartitionLog:
         segments = self._segments.segments
         try:
             found = self._segments.read(offset, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
+            if offset < self.start_offset:  # removed meanwhile, so what was found may be later records
+                raise self._out_of_range(offset)
             return _below(found, end) if self._segments.next_offset > end else found
         except FileNotFoundError as missing:
             if self._closed:

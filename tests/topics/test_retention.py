@@ -8,14 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from errno import ENOSPC
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
 from muster.coordinator.storage.files import DiskFolder, MemoryFolder
+from muster.coordinator.storage.segments import SegmentLog
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.config import parse
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.retention import expire
+from muster.protocol import record_batch
+from muster.protocol.errors import ErrorCode, KafkaError
 from tests.support.facts import DEADLINE_S
 from tests.topics.support import NOW_MS, OneLog, batch
 
@@ -35,6 +39,48 @@ def test_segments_go_when_their_newest_record_is_too_old() -> None:
     assert (one.log.start_offset, one.log.high_watermark) == (2, 5)
     assert expire(one.log, NOW_MS) == 0
     assert expire(one.log, NOW_MS + 1) == 1
+
+
+def first_read(log: PartitionLog) -> int | ErrorCode:
+    """The offset of the first record that a read of offset 0 returns, or the code it is refused with."""
+    try:
+        return record_batch.peek(log.read(0, 1 << 20, first_may_exceed=True)).base_offset
+    except KafkaError as refusal:
+        return refusal.code
+
+
+def test_a_read_whose_records_go_before_they_are_read_is_out_of_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = filled(retention_ms="3000")
+    kind = type(one.log.segments)
+    read = kind.read
+
+    def expire_and_read(*args: Any, **kwargs: Any) -> Any:
+        expire(one.log, NOW_MS)
+        return read(*args, **kwargs)
+
+    assert first_read(one.log) == 0
+    monkeypatch.setattr(kind, "read", expire_and_read)
+    assert first_read(one.log) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.files
+def test_no_read_skips_what_retention_is_removing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither just before nor just after the log start moves."""
+    one = filled(retention_ms="3000")
+    start, seen = one.log.start_offset, list[int | ErrorCode]()
+
+    def move(_: SegmentLog, offset: int) -> None:
+        nonlocal start
+        seen.append(first_read(one.log))
+        start = offset
+        seen.append(first_read(one.log))
+
+    monkeypatch.setattr(SegmentLog, "start_offset", property(lambda _: start, move), raising=False)
+    assert expire(one.log, NOW_MS) == 2
+    assert start == 2
+    assert seen == [0, ErrorCode.OFFSET_OUT_OF_RANGE]
 
 
 def test_an_active_segment_that_is_too_old_is_closed_and_goes() -> None:
