@@ -4,9 +4,10 @@ records."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from errno import EIO, ENOSPC
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -16,6 +17,7 @@ import pytest
 from muster.coordinator.storage.files import DiskFolder, MemoryFile, MemoryFolder
 from muster.coordinator.storage.segment import Segment
 from muster.coordinator.topics.compaction import compact
+from muster.coordinator.topics.epochs import Epochs
 from muster.coordinator.topics.log import Listed, ListTimestamp
 from muster.coordinator.topics.validation import InvalidRecords
 from muster.protocol import record_batch
@@ -466,6 +468,32 @@ def test_leader_epochs_survive_restarts_and_retention() -> None:
     assert one.log.end_of_epoch(5) == (5, 4)
     assert one.log.end_of_epoch(1) == (1, 3)  # older than anything left: ends where that begins
     assert one.log.list_offset(ListTimestamp.EARLIEST) == Listed(3, -1, 5)
+
+
+class _Met(int):
+    """What is looked up: comparing it with an entry runs `meanwhile`."""
+
+    meanwhile: Callable[[], object]
+
+    def __lt__(self, other: int) -> bool:
+        if other:
+            self.meanwhile()
+        return int(self) < other
+
+
+@pytest.mark.parametrize("look_up", ["of", "end_of"])
+def test_leader_epochs_are_looked_up_while_they_are_forgotten(look_up: str) -> None:
+    epochs = Epochs()
+    for epoch in range(8):
+        header = record_batch.peek(batch(b"x"))
+        epochs.observe(header._replace(leader_epoch=epoch, base_offset=10 * epoch))
+    sought = _Met(75 if look_up == "of" else 6)
+    sought.meanwhile = partial(epochs.forget_before, 65)
+    if look_up == "of":
+        assert epochs.of(sought) == 7
+    else:
+        assert epochs.end_of(sought, 9, 80) == (6, 70)
+    assert (epochs.of(64), epochs.of(65), epochs.of(70)) == (-1, 6, 7)
 
 
 # --- deletion of records, the end ------------------------------------------------------------------
