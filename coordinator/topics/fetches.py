@@ -63,7 +63,7 @@ class Fetches:
         timer: Timer | None = None
         self._under_way.add(parked)
         try:
-            answers = await _read(asked, by_source, lend(max_bytes))
+            answers = await _read(asked, by_source, max_bytes, lend)
             if (
                 sum(len(answer.records) for answer in answers) >= min_bytes
                 or any(answer.error is not None or answer.diverging_epoch is not None for answer in answers)
@@ -81,7 +81,7 @@ class Fetches:
                 lend(0)
                 timer = self._clock.at(deadline_ms, parked.wake)
                 await parked.wait()
-            return await _read(asked, by_source, lend(max_bytes))
+            return await _read(asked, by_source, max_bytes, lend)
         finally:
             self._under_way.discard(parked)
             if timer is not None:
@@ -90,19 +90,28 @@ class Fetches:
 
 
 async def _read(
-    asked: Sequence[FetchPartition], by_source: dict[Source, list[int]], max_bytes: int
+    asked: Sequence[FetchPartition],
+    by_source: dict[Source, list[int]],
+    max_bytes: int,
+    lend: Callable[[int], int],
 ) -> list[FetchedPartition]:
     """Read all partitions once. The first batch found may exceed the limits, so that a consumer always makes
     progress."""
     answers: dict[int, FetchedPartition] = {}
-    nothing_yet = True
+    size = 0
+
+    def room(wanted: int) -> int:
+        # Others need what these partitions cannot return: a client mostly allows far more bytes than it gets.
+        # If all is lent, a first batch beyond its partition's limit does not narrow what the rest gets.
+        wanted = min(size + wanted, max_bytes)
+        lent = lend(wanted)
+        return (max_bytes if lent == wanted else lent) - size
+
     for source, numbers in by_source.items():
         parts = [asked[number] for number in numbers]
-        found = await source.read(parts, max_bytes, first_may_exceed=nothing_yet)
+        found = await source.read(parts, room, first_may_exceed=not size)
         answers.update(zip(numbers, found, strict=True))
-        size = sum(len(answer.records) for answer in found)
-        max_bytes -= size
-        nothing_yet = nothing_yet and not size
+        size += sum(len(answer.records) for answer in found)
     return [answers[number] for number in range(len(asked))]
 
 

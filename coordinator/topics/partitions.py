@@ -456,8 +456,8 @@ class Partitions:
         """Fetch, parts in the order asked. Answers when Kafka does (see `fetches`): when `min_bytes` are
         there, at `max_wait_ms`, or at once if no append could make the answer longer, or a partition has an
         error or a diverging epoch. Whole batches only; the first batch may exceed both limits.
-        `lend(max_bytes)` is called for memory before each look at the logs and may lend less; `lend(0)` gives
-        it back while the fetch waits.
+        `lend` is called for the memory that the records may take, before each look at the logs, and may lend
+        less; `lend(0)` gives it back while the fetch waits.
 
         Codes per partition: 1 offset outside the log, 3, 6, 56, 74, 75.
         """
@@ -470,30 +470,30 @@ class Partitions:
         return self._elsewhere.get(topic.topic_id, self)
 
     async def read(
-        self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
+        self, asked: Sequence[FetchPartition], room: Callable[[int], int], *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
         """See `Source`. Only reads that would block, or are long, cost a trip to the executor."""
         answers: list[FetchedPartition | None] = []
         to_read: list[tuple[int, Led, FetchPartition]] = []
+        wanted = 0
         serving: set[Lease] = set()
         for part in asked:
             answer: FetchedPartition | None = None
             try:
                 led = self._led_for(part, serving)
                 log = led.ready_log
-                if (
-                    log is not None
-                    and part.fetch_offset == log.high_watermark
-                    and part.last_fetched_epoch < 0
-                ):
+                at_end = log is not None and part.fetch_offset == log.high_watermark
+                if log is not None and at_end and part.last_fetched_epoch < 0:
                     answer = led.nothing_to_read(log)
                 else:
                     to_read.append((len(answers), led, part))
+                    wanted += 0 if at_end else max(part.max_bytes, 0)
             except KafkaError as refusal:
                 answer = refused_partition(refusal)
             answers.append(answer)
         if to_read:
             parts = [part[1:] for part in to_read]
+            max_bytes = room(wanted)
             found = self._read_logs(parts, max_bytes, first_may_exceed, at_once=True)
             if len(found) < len(parts):
                 size = sum(len(each.records) for each in found)

@@ -198,10 +198,11 @@ class RowPartitions(ABC):
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(
-        self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
+        self, asked: Sequence[FetchPartition], room: Callable[[int], int], *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
         """See `Source`. Partitions that have nothing new cost no trip to the store."""
         answers = []
+        max_bytes = room(sum(max(part.max_bytes, 0) for part in asked))
         for part in asked:
             limit = max(0, min(max_bytes, part.max_bytes))
             try:

@@ -4,7 +4,7 @@ store (`rows`)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from muster.coordinator.topics.aborted import AbortedTransaction
@@ -165,10 +165,11 @@ class Source(Protocol):
     """Partitions that this broker leads, as requests read them. Codes of all methods: 3, 6, 56."""
 
     async def read(
-        self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
+        self, asked: Sequence[FetchPartition], room: Callable[[int], int], *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
-        """Read each partition once. Whole batches only, of `max_bytes` in all except the first if
-        `first_may_exceed`. Also 1, 74, 75."""
+        """Read each partition once. Whole batches only, of `room(wanted)` bytes in all except the first if
+        `first_may_exceed`; `wanted`: the limits of the partitions that may have something to read. Also 1,
+        74, 75."""
 
     async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
         """Have `parked` watch each partition from now on, and return what is available. It is woken if there

@@ -335,6 +335,26 @@ async def test_what_waits_reads_nothing_until_there_is_enough(brokers: Brokers) 
     assert lent == [1 << 20, 0, 1 << 20]
 
 
+async def test_no_more_memory_is_taken_than_the_records_may_need(brokers: Brokers) -> None:
+    node, topic = await filled(brokers, 10, 3, 2)
+    lent: list[int] = []
+
+    def lend(wanted: int) -> int:
+        lent.append(wanted)
+        return wanted
+
+    async def read(*asked: FetchPartition, max_bytes: int = 50 << 20) -> list[int]:
+        answers = await node.fetch(asked, min_bytes=1, max_bytes=max_bytes, max_wait_ms=0, lend=lend)
+        return [len(values(answer)) for answer in answers]
+
+    part = partial(ask, topic, max_bytes=2 * ONE)
+    assert await read(part(), part(0, 1), part(0, 2, max_bytes=-1)) == [2, 2, 0]
+    assert await read(part(), part(0, 1), max_bytes=3 * ONE) == [2, 1]
+    assert await read(part(), part(3, 1), part(2, 2, last_fetched_epoch=1), part(99, 2)) == [2, 0, 0, 0]
+    assert await read(part(3, 1)) == [0]
+    assert lent == [4 * ONE, 3 * ONE, 4 * ONE]
+
+
 class LateExecutor(InlineExecutor):
     """Reports the results of its work only when the test says so."""
 
