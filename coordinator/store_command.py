@@ -116,7 +116,7 @@ def check(given: Namespace, variables: Mapping[str, str]) -> int:
         )
 
     from muster.coordinator.storage.soundness import Checked, Fault, NoDataDirectory, check_directory
-    from muster.coordinator.storage.store import StoreError
+    from muster.coordinator.storage.store import StoreError, StoreLocked
 
     checked, faults = Checked(), list[Fault]()
 
@@ -135,6 +135,9 @@ def check(given: Namespace, variables: Mapping[str, str]) -> int:
                 note(fault)
     except NoDataDirectory as error:
         return fail(given.prog, str(error), EXIT_USAGE)
+    except StoreLocked as error:
+        advice = "stop that process, or check a snapshot: files copied one by one while it runs do not match"
+        return fail(given.prog, f"{error.fact}; {advice}", EXIT_FAILED)
     except (StoreError, OSError) as error:
         return fail(given.prog, str(error), EXIT_FAILED)
     if given.output == "json":

@@ -137,8 +137,9 @@ def _take(path: Path) -> _Lock:
             holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
             by = f"process {holder}" if holder.isdigit() else "another process"
             raise StoreLocked(
-                f"data directory {path} is in use by {by}; stop that process or choose another directory "
-                "(several processes can share a PostgreSQL: --store)"
+                f"data directory {path} is in use by {by}",
+                "stop that process or choose another directory (several processes can share a PostgreSQL: "
+                "--store)",
             ) from error
         inspect(path / _STORE, path / _TOPICS)
         os.ftruncate(descriptor, 0)

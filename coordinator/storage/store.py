@@ -351,7 +351,12 @@ class StoreDamaged(StoreError):
 
 
 class StoreLocked(StoreError):
-    """Raised by `open`: another process uses the data directory. The text names both."""
+    """Raised by `open`: another process uses the data directory. The text names both and ends with advice for
+    a broker that starts; `fact` is without it."""
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}; {advice}" if advice else fact)
+        self.fact = fact
 
 
 class Store(Protocol):

@@ -114,6 +114,8 @@ def test_a_directory_that_a_broker_uses_is_refused(muster: Muster, tmp_path: Pat
     with Served(tmp_path / "data"):
         said = muster.refused("store", "check", "--data", str(tmp_path / "data"))
     assert "is in use by process" in said
+    assert "check a snapshot" in said
+    assert "another directory" not in said
 
 
 def test_a_directory_of_a_newer_version_is_not_called_damaged(muster: Muster, tmp_path: Path) -> None:
