@@ -107,7 +107,7 @@ def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
         except sqlite3.Error as error:
             yield Fault(
                 str(directory.store_path),
-                f"sqlite cannot read it: {error}",
+                f"it cannot be read: {error}",
                 "restore the data directory from a backup, or start with a new one",
             )
         folders = Folders(DiskFolder(directory.topics_path))

@@ -30,6 +30,7 @@ from muster.coordinator.storage.store import (
     JournalRow,
     Lease,
     LeaseKind,
+    StoreDamaged,
     StoreError,
     StoreLocked,
     TopicRow,
@@ -340,7 +341,23 @@ def test_pages_that_sqlite_cannot_read(data: Path) -> None:
 def test_a_file_that_is_no_store(data: Path) -> None:
     (data / "store.sqlite").write_bytes(b"nothing of the kind " * 1_000)
     (found,) = faults(data)
-    assert found.what == "sqlite cannot read it: file is not a database"
+    assert found.what == "it cannot be read: file is not a database"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["DELETE FROM store", "UPDATE store SET cluster_id = x'0011'", "UPDATE store SET cluster_id = 'none'"],
+)
+def test_a_store_that_does_not_say_whose_it_is(data: Path, change: str) -> None:
+    with closing(sqlite3.connect(data / "store.sqlite")) as connection, connection:
+        connection.execute(change)
+    harm(segments(data)[0], 100, b"\xff" * 50)
+    of_store, of_segment = faults(data)
+    assert of_store.place == str(data / "store.sqlite")
+    assert of_store.what == "it cannot be read: table store has no row with a cluster id"
+    assert (of_segment.place, of_segment.partition) == (str(segments(data)[0]), "orders-0")
+    with pytest.raises(StoreDamaged, match=r"table store has no row .*restore the data directory from a"):
+        asyncio.run(SqliteStore(data).open())
 
 
 def test_a_folder_of_topics_that_is_missing(data: Path) -> None:

@@ -165,14 +165,19 @@ def prepare(
 
 
 def expected_folder(connection: sqlite3.Connection) -> Expected:
-    """What the file says of its folder of topics."""
+    """What the file says of its folder of topics. Raises sqlite3.DatabaseError if it does not say whose the
+    file is."""
     columns = connection.execute("SELECT name FROM pragma_table_info('store')").fetchall()
     has_column = ("topics_folder",) in columns  # a file from before has not
-    cluster_id, number, topics = connection.execute(
+    row = connection.execute(
         f"SELECT cluster_id, {'topics_folder' if has_column else UNKNOWN}, (SELECT COUNT(*) FROM topics) "
         "FROM store"
     ).fetchone()
-    return Expected(Mark(UUID(bytes=cluster_id), number), topics)
+    try:
+        cluster_id, number, topics = row
+        return Expected(Mark(UUID(bytes=cluster_id), number), topics)
+    except (TypeError, ValueError):
+        raise sqlite3.DatabaseError("table store has no row with a cluster id") from None
 
 
 def _make_folder(connection: sqlite3.Connection, topics: Path, number: int) -> None:
