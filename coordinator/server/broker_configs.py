@@ -192,15 +192,18 @@ class BrokerConfigs:
         self._warn_of_contradictions()
 
     def _readable(self, row: Mapping[str, str]) -> Mapping[str, str]:
-        """The row without values that only a newer muster can read."""
+        """The row without values that this muster does not take: a newer or an older one does."""
         unreadable = {
-            name
+            name: spec
             for name, text in row.items()
             if (spec := spec_named(name)) is not None and spec.read(text) is None
         }
-        for name in sorted(unreadable - self._left_out):
-            _log.warning("a broker config that cannot be read is left out", node=self._node_id, name=name)
-        self._left_out |= unreadable
+        for name in sorted(unreadable.keys() - self._left_out):
+            said = {} if unreadable[name].sensitive else _refused_value(unreadable[name], row[name])
+            _log.warning(
+                "a broker config that cannot be read is left out", node=self._node_id, name=name, **said
+            )
+        self._left_out |= unreadable.keys()
         return {name: text for name, text in row.items() if name not in unreadable}
 
     def _warn_of_contradictions(self) -> None:
@@ -334,6 +337,13 @@ _REFUSED_SPECS: Final[Sequence[tuple[Callable[[Setting, str], bool], str]]] = (
     ),
 )
 """Checks that refuse to set a config on `broker`, and their messages."""
+
+
+def _refused_value(spec: Setting, text: str) -> dict[str, object]:
+    """Fields of a log line: a value that is not allowed, and which part of a list is to blame."""
+    wrong = [part for part in text.split(",") if spec.read(part) is None]
+    named = {"not_allowed": ",".join(wrong)} if wrong and wrong != [text] else {}
+    return {"value": text, **named, "takes": spec.allowed}
 
 
 def _synonyms(name: str, layers: Mapping[Source, Mapping[str, str]]) -> list[Synonym]:

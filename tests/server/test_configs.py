@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -774,6 +775,25 @@ async def test_a_kept_value_that_cannot_be_read_does_no_harm(broker: Broker, wir
     assert list(await described(wire, BROKER, "")) == ["message.max.bytes"]
     assert await value(wire, TOPIC, "t", "compression.type") == ("producer", 5)
     assert await value(wire, TOPIC, "t", "max.message.bytes") == ("2000", 3)
+
+
+async def test_a_kept_value_that_cannot_be_read_is_named(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older muster took an address that is none."""
+    lines = io.StringIO()
+    for part, new in (("level", log.LEVELS["info"]), ("stream", lines), ("logger", None), ("writer", None)):
+        monkeypatch.setattr(log._Output, part, new)
+    row = {"max.connections.per.ip.overrides": "127.0.0.1:9,300.1.1.1:5", "num.io.threads": "newer"}
+    await broker.store.update_broker_configs(BrokerConfigsRow("", row), expected={})
+    await broker.configs.refresh()
+    await broker.configs.refresh()
+    said = [json.loads(line) for line in lines.getvalue().splitlines() if "cannot be read" in line]
+    assert [(line["name"], line["value"], line.get("not_allowed")) for line in said] == [
+        ("max.connections.per.ip.overrides", "127.0.0.1:9,300.1.1.1:5", "300.1.1.1:5"),
+        ("num.io.threads", "newer", None),
+    ]
+    assert said[0]["takes"].startswith("ADDRESS:NUMBER")
 
 
 async def test_kept_configs_that_cannot_be_read_stay_when_others_are_altered(
