@@ -77,6 +77,10 @@ TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
 _ALONE: Final = "brokers of muster talk to the store alone (--store), never to each other; leave it out"
 _DATA: Final = "muster has one data directory: --data (MUSTER_DATA)"
+_PEM: Final = (
+    "muster reads the private key and its certificate chain from a PEM file: --ssl-keystore-location "
+    "(MUSTER_SSL_KEYSTORE_LOCATION)"
+)
 _RETENTION: Final = "muster has --log-retention-ms (MUSTER_LOG_RETENTION_MS), in milliseconds"
 WITHOUT_EFFECT: Final = {
     "inter_broker_listener_name": _ALONE,
@@ -91,6 +95,9 @@ WITHOUT_EFFECT: Final = {
     "log_retention_hours": _RETENTION,
     "log_retention_minutes": _RETENTION,
     "log_roll_hours": "muster has --log-roll-ms (MUSTER_LOG_ROLL_MS), in milliseconds",
+    "ssl_keystore_key": _PEM,
+    "ssl_keystore_certificate_chain": _PEM,
+    "ssl_keystore_password": "only its key may have one: --ssl-key-password (MUSTER_SSL_KEY_PASSWORD)",
 }
 """Kafka broker settings that muster does not have under that name, and why or what it has instead, for those
 who bring along their Kafka configuration."""

@@ -180,6 +180,18 @@ def test_a_misspelt_variable_is_refused_without_its_value(misspelt: str, meant: 
         ("default_replication_factor", "topics have 1 unless they are created with another; leave it out"),
         ("log_retention_hours", "muster has --log-retention-ms (MUSTER_LOG_RETENTION_MS), in milliseconds"),
         ("log_roll_hours", "muster has --log-roll-ms (MUSTER_LOG_ROLL_MS), in milliseconds"),
+        *(
+            (
+                name,
+                "muster reads the private key and its certificate chain from a PEM file: "
+                "--ssl-keystore-location (MUSTER_SSL_KEYSTORE_LOCATION)",
+            )
+            for name in ("ssl_keystore_key", "ssl_keystore_certificate_chain")
+        ),
+        (
+            "ssl_keystore_password",
+            "only its key may have one: --ssl-key-password (MUSTER_SSL_KEY_PASSWORD)",
+        ),
     ],
 )
 def test_kafka_s_names_of_what_muster_has_otherwise_are_refused_with_a_reason(name: str, why: str) -> None:
