@@ -99,19 +99,56 @@ async def test_what_is_posted_in_one_turn_is_one_statement(
         assert got == payloads
 
 
+NOTED = """
+CREATE TABLE noted (what text, synchronous_commit text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+    INSERT INTO noted VALUES (TG_OP, current_setting('synchronous_commit')); RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER noting AFTER INSERT OR DELETE ON muster.letters
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note()
+"""
+"""How each change of a letter is committed."""
+
+
+@pytest.mark.parametrize("options", [{}, {"listen": False}], ids=["by notification", "by polling"])
 async def test_the_table_is_unlogged_and_no_commit_of_a_letter_is_synced(
-    postgres: Postgres, store: str
+    postgres: Postgres, store: str, options: dict[str, Any]
 ) -> None:
-    async with opened(store, name="posting") as one:
+    await asyncio.to_thread(postgres.execute, NOTED, database=store.rpartition("/")[2])
+    async with opened(store, **options) as one:
         got = await receiving(one, ONE)
         await one.post([Letter(1, b"a")])
         await until(lambda: got, "the letter")
         assert await ask(postgres, store, "relpersistence FROM pg_class WHERE relname = 'letters'") == "u"
-        assert one._post_office._outgoing._connection is not None
-        assert one._post_office._incoming._connection is not None
-        for link in (one._post_office._outgoing, one._post_office._incoming, one._writer):
-            setting = await link.run("asking", lambda c: c.fetchval("SHOW synchronous_commit"))
-            assert setting == ("on" if link is one._writer else "off")
+        await one.register_node(TWO)
+        await one.post([Letter(2, b"nobody takes it")])
+        await one.remove_node(TWO.node_id, TWO.incarnation)
+        one.open_mailbox(1, ONE.incarnation, got.extend)  # which sweeps
+        await until_kept(postgres, store, 0)
+        noted = "string_agg(what || ' ' || synchronous_commit, ', ') FROM noted"
+        assert await ask(postgres, store, noted) == "INSERT off, DELETE off, INSERT off, DELETE off"
+
+
+async def test_no_session_is_left_without_sync(store: str) -> None:
+    """A pooler that mixes sessions may hand it to whoever writes."""
+    async with opened(store) as one:
+        got = await receiving(one, ONE)
+        await one.post([Letter(1, b"a")])
+        await until(lambda: got, "the letter")
+        office = one._post_office
+        for link in (office._outgoing, office._incoming, one._writer, one._lease_link):
+            assert link.is_up
+            assert await link.run("asking", lambda c: c.fetchval("SHOW synchronous_commit")) == "on"
+
+
+async def test_letters_go_where_every_commit_is_synced(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database does not know the setting."""
+    unknown = "SELECT set_config('no_such_setting', 'off', true)"
+    monkeypatch.setattr(post_office.statements.letters, "_NOT_SYNCED", unknown)
+    async with opened(store) as one:
+        got = await receiving(one, ONE)
+        assert await one.post([Letter(1, b"a")]) == [Posted.SENT]
+        await until(lambda: got == [b"a"], "the letter")
 
 
 async def test_a_server_that_dies_takes_its_letters_along(postgres: Postgres, store: str) -> None:

@@ -89,6 +89,7 @@ class PostOffice:
         self._log = Logger(part="store", name=name)
         self._poll_ms = poll_ms
         self._notify = self._listen = listen
+        self._quick = False  # until a connection has been asked
         self._now_ms = now_ms
         self._outlived = outlived
         self._sender = uuid4()
@@ -174,7 +175,7 @@ class PostOffice:
                 for letter in waiting.letters:
                     self._add(columns, letter)
             outcomes = await statements.letters.post(
-                connection, self._now_ms(), self._sender, columns, notify=self._notify
+                connection, self._now_ms(), self._sender, columns, notify=self._notify, quick=self._quick
             )
             return [outcomes[number] for number in columns.numbers]
 
@@ -205,7 +206,7 @@ class PostOffice:
         columns.payloads.append(letter.payload)
 
     async def _prepare_outgoing(self, connection: Connection) -> None:
-        await _commit_quickly(connection)
+        self._quick = await statements.letters.commits_quickly(connection)
         if self._notify:
             self._notify = await self._supported(
                 "NOTIFY", connection.execute(f"SELECT pg_notify('{CHANNEL}', '')")
@@ -260,9 +261,11 @@ class PostOffice:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._sweep_at_s:
             self._sweep_at_s = now_s + SWEEP_S
-            await statements.letters.sweep(connection, self._now_ms())
+            await statements.letters.sweep(connection, self._now_ms(), quick=self._quick)
         incarnations = [mailbox.incarnation for mailbox in self._mailboxes.values()]
-        return await statements.letters.take(connection, list(self._mailboxes), incarnations)
+        return await statements.letters.take(
+            connection, list(self._mailboxes), incarnations, quick=self._quick
+        )
 
     def _deliver(self, taken: Sequence[tuple[int, bytes]]) -> None:
         by_node: dict[int, list[bytes]] = {}
@@ -274,7 +277,7 @@ class PostOffice:
                 mailbox.deliver(payloads)
 
     async def _prepare_incoming(self, connection: Connection) -> None:
-        await _commit_quickly(connection)
+        self._quick = await statements.letters.commits_quickly(connection)
         if self._listen:
             self._listen = await self._supported("LISTEN", connection.add_listener(CHANNEL, self._hear))
             connection.add_termination_listener(lambda _: self._look.set())
@@ -293,16 +296,6 @@ class PostOffice:
             self._log.info(f"{what} is not supported; polling for letters", why=str(error))
             return False
         return True
-
-
-async def _commit_quickly(connection: Connection) -> None:
-    import asyncpg
-
-    try:
-        await connection.execute("SET synchronous_commit = off")
-    except asyncpg.PostgresError:  # unknown there: its commits take as long as they take
-        if connection.is_closed():
-            raise
 
 
 def _again(error: Exception) -> Exception:

@@ -16,8 +16,16 @@ CHANNEL: Final = "muster_letters"
 AGE_MAX_MS: Final = 60_000
 """Whoever has not taken a letter by then no longer wants it."""
 
+_NOT_SYNCED: Final = "SELECT set_config('synchronous_commit', 'off', true)"
+"""The transaction's commit does not wait until it is synced. The session's others do: a pooler that mixes
+sessions could hand it to anyone."""
+_AS_USUAL: Final = "SELECT ''"
+
+# `post`, `take` and `sweep` put a WITH before these, whose `sync` is one of the two above. They have to refer
+# to it: what nothing refers to is not run.
+
 _PUT: Final = f"""
-WITH clock AS MATERIALIZED ({NOW}),
+, clock AS MATERIALIZED ({NOW}),
 fence AS MATERIALIZED (
     SELECT lease_id, epoch FROM muster.leases WHERE lease_id = ANY($6::integer[]) ORDER BY lease_id FOR SHARE
 ), letter AS MATERIALIZED (
@@ -44,7 +52,7 @@ fence AS MATERIALIZED (
 )"""
 _OUTCOMES: Final = """
 SELECT letter.number, in_force, put.number IS NOT NULL
-FROM letter LEFT JOIN put ON put.number = letter.number
+FROM sync, letter LEFT JOIN put ON put.number = letter.number
 """
 _PUT_QUIETLY: Final = _PUT + _OUTCOMES
 _PUT_AND_NOTIFY: Final = (
@@ -55,6 +63,19 @@ _PUT_AND_NOTIFY: Final = (
     + _OUTCOMES
     + "WHERE (SELECT count(*) FROM told) >= 0"
 )
+_TAKE: Final = """
+DELETE FROM muster.letters USING sync, unnest($1::integer[], $2::uuid[]) AS mine (node_id, incarnation)
+WHERE letters.node_id = mine.node_id AND letters.incarnation = mine.incarnation
+RETURNING letters.sender, letters.number, letters.node_id, letters.payload
+"""
+_SWEEP: Final = f"""
+, clock AS MATERIALIZED ({NOW})
+DELETE FROM muster.letters USING sync, clock
+WHERE posted_ms + {AGE_MAX_MS} <= now_ms OR NOT EXISTS (
+    SELECT 1 FROM muster.nodes WHERE nodes.node_id = letters.node_id
+        AND nodes.incarnation = letters.incarnation AND registered_ms + term_ms > now_ms
+)
+"""
 
 
 class Columns(NamedTuple):
@@ -69,11 +90,28 @@ class Columns(NamedTuple):
     payloads: list[bytes]
 
 
+def _with_sync(statement: str, quick: bool) -> str:
+    return f"WITH sync AS MATERIALIZED ({_NOT_SYNCED if quick else _AS_USUAL}) {statement}"
+
+
+async def commits_quickly(connection: Connection) -> bool:
+    """Whether the database lets a transaction do without waiting until it is synced."""
+    import asyncpg
+
+    try:
+        await connection.execute(_NOT_SYNCED)
+    except asyncpg.PostgresError:  # unknown there: its commits take as long as they take
+        if connection.is_closed():
+            raise
+        return False
+    return True
+
+
 async def post(
-    connection: Connection, now_ms: int | None, sender: UUID, columns: Columns, *, notify: bool
+    connection: Connection, now_ms: int | None, sender: UUID, columns: Columns, *, notify: bool, quick: bool
 ) -> dict[int, Posted]:
-    """The outcome of each, by number."""
-    statement = _PUT_AND_NOTIFY if notify else _PUT_QUIETLY
+    """The outcome of each, by number. `quick`: see `commits_quickly`."""
+    statement = _with_sync(_PUT_AND_NOTIFY if notify else _PUT_QUIETLY, quick)
     return {
         number: Posted.SENT if put else Posted.UNDELIVERABLE if in_force else Posted.FENCED
         for number, in_force, put in await connection.fetch(statement, now_ms, sender, *columns)
@@ -81,27 +119,15 @@ async def post(
 
 
 async def take(
-    connection: Connection, node_ids: list[int], incarnations: list[UUID]
+    connection: Connection, node_ids: list[int], incarnations: list[UUID], *, quick: bool
 ) -> list[tuple[int, bytes]]:
     """Remove the letters to these nodes. Returns node ids and payloads, those of one sender in the order
     sent."""
-    rows = await connection.fetch(
-        "DELETE FROM muster.letters USING unnest($1::integer[], $2::uuid[]) AS mine (node_id, incarnation) "
-        "WHERE letters.node_id = mine.node_id AND letters.incarnation = mine.incarnation "
-        "RETURNING letters.sender, letters.number, letters.node_id, letters.payload",
-        node_ids,
-        incarnations,
-    )
+    rows = await connection.fetch(_with_sync(_TAKE, quick), node_ids, incarnations)
     return [(node_id, payload) for _, _, node_id, payload in sorted(rows, key=lambda row: (row[0], row[1]))]
 
 
-async def sweep(connection: Connection, now_ms: int | None) -> None:
+async def sweep(connection: Connection, now_ms: int | None, *, quick: bool) -> None:
     """Delete letters that nobody will take: old ones, and those for an incarnation that is no longer
     registered."""
-    await connection.execute(
-        f"WITH clock AS MATERIALIZED ({NOW}) DELETE FROM muster.letters USING clock "
-        f"WHERE posted_ms + {AGE_MAX_MS} <= now_ms OR NOT EXISTS ("
-        "SELECT 1 FROM muster.nodes WHERE nodes.node_id = letters.node_id "
-        "AND nodes.incarnation = letters.incarnation AND registered_ms + term_ms > now_ms)",
-        now_ms,
-    )
+    await connection.execute(_with_sync(_SWEEP, quick), now_ms)
