@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +16,9 @@ from muster.coordinator.storage.postgres import PostgresStore, soundness
 from muster.coordinator.storage.postgres.soundness import check_database
 from muster.coordinator.storage.soundness import Checked, Fault
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreError, TopicRow
+from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.config import parse
+from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs
 from tests.support.facts import until
 from tests.support.postgres import Postgres
@@ -29,22 +34,29 @@ RECORDS = 3
 @pytest.fixture
 async def filled(store: str) -> str:
     """URL of a database with a topic "orders" whose partition has several segments."""
-    opened = PostgresStore(store)
+    async with written(store) as log:
+        for number in range(BATCHES):
+            if number and number % 10 == 0:
+                log.segments.roll()
+            log.append(batch(*(b"%03d" % number * 20 for _ in range(RECORDS))))
+            log.commit()
+    return store
+
+
+@asynccontextmanager
+async def written(url: str, **configs: str) -> AsyncIterator[PartitionLog]:
+    """The log of the topic's partition."""
+    opened = PostgresStore(url)
     await opened.open()
     await opened.create_topic(TopicRow(TOPIC_ID, "orders", 1))
     (grant,) = await opened.claim([LEASE], 1, 10_000)
     assert grant is not None
     await opened.close()
-    logs = Logs.in_postgres(store)
-    log = logs.open(TOPIC_ID, 0, "orders-0", parse({}), LEASE, grant.epoch, lambda: NOW_MS)
-    for number in range(BATCHES):
-        if number and number % 10 == 0:
-            log.segments.roll()
-        log.append(batch(*(b"%03d" % number * 20 for _ in range(RECORDS))))
-        log.commit()
+    logs = Logs.in_postgres(url)
+    log = logs.open(TOPIC_ID, 0, "orders-0", parse(configs), LEASE, grant.epoch, lambda: NOW_MS)
+    yield log
     log.close()
     logs.close()
-    return store
 
 
 async def faults(url: str, checked: Checked | None = None) -> list[Fault]:
@@ -55,7 +67,7 @@ async def change(url: str, statement: str, *arguments: Any) -> None:
     connection = await asyncpg.connect(url)
     try:
         done = await connection.execute(statement, *arguments)
-        assert done.rpartition(" ")[2] == "1", done
+        assert done.rpartition(" ")[2] != "0", done
     finally:
         await connection.close()
 
@@ -98,6 +110,9 @@ async def test_nothing_is_sound_too(store: str) -> None:
         ("DELETE FROM muster.batches WHERE base_offset = 33", 33, "the batch's offset 36 should be 33"),
         ("DELETE FROM muster.batches WHERE base_offset = 117", 117, "the end of the log is missing"),
         ("DELETE FROM muster.segments WHERE base_offset = 30", 30, "a segment is missing"),
+        ("DELETE FROM muster.segments WHERE base_offset = 0", 0, "a segment is missing"),
+        ("DELETE FROM muster.segments", 0, "all segments are missing"),
+        ("DELETE FROM muster.logs", 0, "the partition's row is missing"),
     ],
 )
 async def test_rows_that_are_not_what_was_written(filled: str, harm: str, offset: int, said: str) -> None:
@@ -106,6 +121,47 @@ async def test_rows_that_are_not_what_was_written(filled: str, harm: str, offset
     assert (first.partition, first.first_offset) == ("orders-0", offset)
     assert first.what.startswith(said)
     assert all(other.place.startswith("muster.segments, ") for other in others), "its counts at most"
+
+
+async def test_a_trimmed_log_is_sound_if_its_last_segment_is_there(store: str) -> None:
+    async with written(store) as log:
+        for _ in range(3):
+            log.segments.roll()
+            for _ in range(3):
+                log.append(batch(b"a", b"b", b"c"))
+            log.commit()
+        for offset in (1, 4, 9, 10, 26, 27):
+            assert log.delete_records(offset) == offset
+            assert await faults(store) == [], f"it starts at {offset}"
+        assert [segment.base_offset for segment in log.segments.segments] == [18]
+    await change(store, "DELETE FROM muster.segments")
+    (fault,) = await faults(store)
+    assert (fault.what, fault.first_offset) == ("all segments are missing", None), "no record is lost"
+
+
+@pytest.mark.parametrize("lost", [0, 2, 4, 6, 8])
+async def test_a_compacted_log_is_sound_if_all_its_segments_are_there(store: str, lost: int) -> None:
+    configs = {
+        "cleanup.policy": "compact,delete",
+        "min.cleanable.dirty.ratio": "0",
+        "segment.bytes": "1048576",
+    }
+    async with written(store, **configs) as log:
+        for number in range(6):
+            log.segments.roll()
+            for key in (b"a", b"b" if number == 0 else b"a"):
+                log.append(batch(bytes(400_000), keys=[key]))  # no two segments fit into one
+            log.commit()
+        assert await asyncio.to_thread(compact, log, NOW_MS)
+        left = [(each.base_offset, each.batch_count) for each in log.segments.segments]
+        assert left == [(0, 1), (2, 0), (4, 0), (6, 0), (8, 1), (10, 2)]
+        assert await faults(store) == []
+        assert log.delete_records(1) == 1
+        assert await faults(store) == []
+    await change(store, "DELETE FROM muster.segments WHERE base_offset = $1 AND state = 1", lost)
+    (fault,) = await faults(store)
+    assert fault.what == "a segment is missing"
+    assert (fault.first_offset, fault.last_offset) == (max(lost, 1), lost + 1)
 
 
 async def test_a_standby_is_checked_if_it_is_named_alone(filled: str) -> None:

@@ -27,6 +27,20 @@ _BATCHES_AT_ONCE: Final = 16
 _ADVICE: Final = (
     "restore the database from a backup, or have consumers seek past these offsets: their records are lost"
 )
+_ADVICE_UNUSABLE: Final = (
+    "restore the database from a backup, or delete the topic and create it anew: brokers cannot use this "
+    "partition as it is"
+)
+
+# Segments become live no earlier than their log has a row. Those of deleted topics are being removed.
+_WITHOUT_LOG: Final = """
+SELECT s.topic_id, s.partition, min(s.base_offset) AS base_offset
+FROM muster.segments AS s JOIN muster.topics AS t ON t.topic_id = s.topic_id
+WHERE s.state = $1 AND NOT EXISTS (
+    SELECT 1 FROM muster.logs AS l WHERE l.topic_id = s.topic_id AND l.partition = s.partition
+)
+GROUP BY s.topic_id, s.partition ORDER BY s.topic_id, s.partition
+"""
 
 
 async def check_database(url: str, checked: Checked) -> AsyncIterator[Fault]:
@@ -55,6 +69,10 @@ async def check_database(url: str, checked: Checked) -> AsyncIterator[Fault]:
                 name = f"{names.get(log['topic_id'], log['topic_id'])}-{log['partition']}"
                 async for fault in _check_log(connection, log, name, checked):
                     yield fault
+            for row in await connection.fetch(_WITHOUT_LOG, LIVE):
+                name = f"{names[row['topic_id']]}-{row['partition']}"
+                what = "the partition's row is missing, though it has segments"
+                yield Fault("muster.logs", what, _ADVICE_UNUSABLE, None, name, row["base_offset"], None)
     except (StoreError, GeneratorExit):
         raise
     except Exception as error:
@@ -74,11 +92,17 @@ async def _check_log(
         log["partition"],
         LIVE,
     )
-    compacted, expected = True, log["start_offset"]
+    expected, behind = log["start_offset"], log["next_offset"]
+    if behind and not segments:
+        # Trimming leaves the last one, even if nothing in it is left to be read.
+        lost = (expected, behind - 1) if expected < behind else (None, None)
+        yield Fault("muster.segments", "all segments are missing", _ADVICE_UNUSABLE, None, name, *lost)
+        return
     for number, segment in enumerate(segments):
         checked.segments += 1
         base_offset = segment["base_offset"]
-        if number and base_offset > expected and not compacted:
+        # The first one begins at the log's start or before it. Compaction leaves no gaps between segments.
+        if base_offset > expected:
             yield _fault("muster.segments", "a segment is missing", name, expected, base_offset - 1)
         compacted, expected = segment["generation"] > 0, base_offset
         size_bytes = count = 0
@@ -97,10 +121,8 @@ async def _check_log(
             what = f"{segment['batch_count']} batches were written, but {count} are present"
             yield _fault(f"muster.segments, segment_id {segment['segment_id']}", what, name, None, None)
         expected = max(expected, segment["next_offset"] if not last else expected)
-    if segments and expected < log["next_offset"]:
-        yield _fault(
-            "muster.batches", "the end of the log is missing", name, expected, log["next_offset"] - 1
-        )
+    if expected < behind:
+        yield _fault("muster.batches", "the end of the log is missing", name, expected, behind - 1)
 
 
 async def _batches(connection: Connection, segment_id: UUID) -> AsyncIterator[tuple[str, Record]]:
