@@ -661,6 +661,7 @@ class ConsumerCore(Generic[K, V]):
             assignment=self.assigned.partitions,
             rebalances=0 if self.rebalancing is None else self.rebalancing.count,
             heartbeat_age_s=None if group is None else group.heartbeat_answered_s,
+            heartbeat_overdue_s=0.0 if group is None else group.heartbeat_overdue_s,
             records_age_s=None if self.records_at is None else now - self.records_at,
             commit_age_s=None if self.committed_at is None else now - self.committed_at,
             reader_away_s=self.watch.away_s,

@@ -25,6 +25,8 @@ class Health:
     """Rebalances so far."""
     heartbeat_age_s: float | None
     """Since the coordinator last answered a heartbeat."""
+    heartbeat_overdue_s: float
+    """How long the answer to a heartbeat is overdue, 0 if none is."""
     records_age_s: float | None
     """Since records last came from a broker."""
     commit_age_s: float | None

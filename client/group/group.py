@@ -61,6 +61,8 @@ class GroupHealth(NamedTuple):
     """The node, if known."""
     heartbeat_sent_s: float | None
     heartbeat_answered_s: float | None
+    heartbeat_overdue_s: float
+    """How long the answer to a heartbeat is overdue, 0 if none is."""
     last_error: Exception | None
     """The last error; it may have passed."""
 
@@ -178,6 +180,7 @@ class Group:
                 membership.coordinator,
                 None if sent is None else (now - sent) / 1000,
                 None if answered is None else (now - answered) / 1000,
+                membership.heartbeat.overdue_ms(now) / 1000,
                 membership.last_error,
             )
 

@@ -58,6 +58,7 @@ class Heartbeat:
         self.in_flight = False
         self.last_sent_ms: int | None = None
         self.last_answered_ms: int | None = None
+        self._heard_ms = 0
         self._due_ms = 0
         self._is_hastened = False
         self._session_ends_ms = 0
@@ -67,6 +68,7 @@ class Heartbeat:
         """The member joined. The response of an earlier heartbeat still in flight no longer counts."""
         self.is_on = True
         self.in_flight = False
+        self._heard_ms = now_ms
         self._backoff.reset()
         self._due_ms = now_ms + self._interval_ms
         self.restart_session(now_ms)
@@ -97,7 +99,7 @@ class Heartbeat:
     def answered(self, now_ms: int) -> None:
         """The coordinator knows the member."""
         self.in_flight = False
-        self.last_answered_ms = now_ms
+        self.last_answered_ms = self._heard_ms = now_ms
         self._backoff.reset()
         self.restart_session(now_ms)
 
@@ -120,6 +122,10 @@ class Heartbeat:
 
     def is_due(self, now_ms: int) -> bool:
         return self.is_on and not self.in_flight and now_ms >= self._due_ms
+
+    def overdue_ms(self, now_ms: int) -> int:
+        """How long the coordinator has been silent, beyond the interval in which it need not say anything."""
+        return max(0, now_ms - self._heard_ms - self._interval_ms) if self.is_on else 0
 
     def session_is_over(self, now_ms: int) -> bool:
         return self.is_on and now_ms >= self._session_ends_ms

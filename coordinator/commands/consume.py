@@ -394,7 +394,7 @@ class _Patience:
         """Raise Failed if partitions were unreadable, the coordinator unresponsive or joining refused for too
         long."""
         trouble = next(iter(health.troubles.values()), "")
-        if health.membership == "STABLE" and (health.heartbeat_age_s or 0.0) > self._timeout_s:
+        if health.membership == "STABLE" and health.heartbeat_overdue_s > self._timeout_s:
             raise Failed(health.last_error or "the group coordinator does not respond")
         self._check_joining(health)
         if not trouble:

@@ -216,6 +216,28 @@ def test_a_group_that_cannot_be_joined_is_not_waited_for_without_end(
     assert error in said
 
 
+@each("protocol, api, beats", [("classic", "Heartbeat", 2), ("consumer", "ConsumerGroupHeartbeat", 4)])
+def test_the_time_between_heartbeats_is_not_held_against_the_coordinator(
+    protocol: str, api: str, beats: int
+) -> None:
+    interval_ms = 2_000
+    with Broker(
+        group_consumer_min_heartbeat_interval_ms=interval_ms, group_consumer_heartbeat_interval_ms=interval_ms
+    ) as broker:
+        run(broker.bootstrap, "produce", "t", stdin=b"x\n")
+        options = ("consume", "t", "--group", "g", "--from-beginning", "--group-protocol", protocol)
+        with broker.faults.add(api=api, group="g", delay="1ms", times=None) as rule:
+            process = started(broker.bootstrap, *options, "--timeout", "1")
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"x\n"
+            rule.hit(beats)
+        assert process.poll() is None
+        with broker.faults.add(api=api, group="g", error="COORDINATOR_NOT_AVAILABLE", times=None):
+            out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (1, b""), err
+    assert b"COORDINATOR_NOT_AVAILABLE" in err
+
+
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
 def test_a_member_that_has_to_wait_for_its_group_says_so(broker: Broker, api: str) -> None:
     run(broker.bootstrap, "produce", "t", stdin=b"x\n")

@@ -75,6 +75,22 @@ def test_the_session_is_over_when_no_answer_came_for_its_timeout() -> None:
     assert not made.session_is_over(19_499)
 
 
+def test_an_answer_is_overdue_when_the_coordinator_is_silent_for_longer_than_the_interval() -> None:
+    made = heartbeat()
+    made.begin(0)
+    assert (made.overdue_ms(1_000), made.overdue_ms(1_500)) == (0, 500)
+    made.sent(1_500)
+    made.failed(2_000)
+    assert made.overdue_ms(2_000) == 1_000
+    made.sent(2_200)
+    made.answered(2_300)
+    assert (made.overdue_ms(3_300), made.overdue_ms(3_301)) == (0, 1)
+    made.end()
+    assert made.overdue_ms(60_000) == 0
+    made.begin(60_000)  # after a rebalance that took its time
+    assert (made.overdue_ms(61_000), made.overdue_ms(61_001)) == (0, 1)
+
+
 def test_nobody_asks_for_records() -> None:
     made = heartbeat()
     made.begin(0)
