@@ -25,8 +25,8 @@ from muster.protocol.errors import KafkaError
 _LOG: Final = logging.getLogger("muster.client.consumer")
 
 AGAIN_S: Final = 600.0
-_CLOSING_S: Final = 1.0
-"""How long closing waits for offsets that are only committed again."""
+_TRIES_S: Final = 1.0
+"""How long it tries to commit offsets again. Closing waits for that, and somebody may move them meanwhile."""
 
 
 class _Known(NamedTuple):
@@ -194,7 +194,7 @@ class AutoCommit:
                 )
                 return
             await asyncio.sleep(self._retry_backoff_s)
-        await self._commit_again(min(give_up, deadline(_CLOSING_S)))
+        await self._commit_again(min(give_up, deadline(_TRIES_S)))
 
     async def close(self) -> None:
         """Cancel the commit in progress."""
@@ -277,7 +277,7 @@ class AutoCommit:
                 if place is not None and left.get(where) == place.offset
             }
             if as_it_is:
-                await self._commit(as_it_is, until)
+                await self._commit(as_it_is, min(until, deadline(_TRIES_S)))
         except (ClientError, KafkaError) as error:
             _LOG.info("offsets could not be committed again, to keep them from expiring: %s", error)
 

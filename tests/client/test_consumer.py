@@ -758,6 +758,42 @@ async def test_what_is_handled_is_committed_though_old_offsets_cannot_be_looked_
     assert "read again" not in caplog.text
 
 
+@pytest.mark.parametrize("closes", [True, False])
+async def test_an_old_offset_that_is_refused_holds_up_no_close_and_undoes_no_reset(
+    broker: Broker, caplog: pytest.LogCaptureFixture, closes: bool
+) -> None:
+    """As while the topic of offsets has too few replicas."""
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    async with (
+        consumer(broker, group_id="g", enable_auto_commit=False) as admin,
+        consumer(
+            broker,
+            group_id="g",
+            client_id="reader",
+            auto_commit_interval_ms=10,
+            request_timeout_ms=600_000,
+        ) as reader,
+        asyncio.timeout(LONG_S),
+    ):
+        admin.assign([T0])
+        await admin.commit({T0: 1})
+        reader.assign([T0])
+        assert await reader.position(T0) == 1
+        with broker.faults.add(
+            api="OffsetCommit", client_id="reader", error="COORDINATOR_NOT_AVAILABLE", times=None
+        ) as rule:
+            while not rule.fired:
+                await reader.get(0.01)
+            await admin.commit({T0: 0})
+            if closes:
+                await reader.close()
+            while reader._core.auto_commit is not None and reader._core.auto_commit._again is not None:
+                await reader.get(0.01)
+        assert (await admin.committed([T0]))[T0] == OffsetAndMetadata(0)
+    assert not caplog.text
+
+
 async def test_a_task_of_a_partition_no_longer_assigned_may_clean_up_before_the_consumer_is_closed(
     broker: Broker,
 ) -> None:
