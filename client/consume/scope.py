@@ -52,7 +52,9 @@ class AssignmentScope:
         return task
 
     def cancel(self) -> None:
-        """Cancel the running tasks, and refuse new ones."""
+        """Cancel the running tasks, once, and refuse new ones."""
+        if self._ended:
+            return  # Another cancellation would cut off how they clean up.
         self._ended = True
         for task in self._tasks:
             task.cancel("the partition is no longer assigned")

@@ -400,6 +400,36 @@ async def test_work_on_a_lost_partition_is_cancelled_at_once_if_a_rebalance_was_
             assert task.cancelled()
 
 
+async def test_a_task_of_a_lost_partition_may_clean_up(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    steps: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            steps.append("cancelled")
+            await turns()
+            steps.append("cleaned up")
+
+    async with Consumer(
+        broker.bootstrap,
+        group_id="g",
+        topics="t",
+        auto_offset_reset="earliest",
+        heartbeat_interval_ms=100,
+    ) as consumer:
+        assert await consumer.get() is not None
+        task = consumer.scope(TopicPartition("t", 0)).create_task(work())
+        await turns()
+        broker.faults.add(api="Heartbeat", error="UNKNOWN_MEMBER_ID")
+        async with asyncio.timeout(LONG_S):
+            while not task.done():
+                await consumer.get(0.01)
+    assert steps == ["cancelled", "cleaned up"]
+
+
 async def test_a_lost_partition_takes_no_work_even_if_nobody_asked_for_its_scope_before(
     broker: Broker,
 ) -> None:
