@@ -236,8 +236,8 @@ class ConsumerCore(Generic[K, V]):
         """Commit handled records, give up all partitions, leave the group, end all tasks and connections.
         With `error`, which the reader's block was left by, the record in hand was not handled. With `drain`,
         the reader may finish it, and the scopes' tasks may take longer than their grace period. In the end,
-        raises what the listener, the last commit or a scope's task has raised: the first, the others are
-        logged.
+        raises what the listener, the last commit, a scope's task or an assignor has raised: the first, the
+        others are logged.
         """
         if self.state == "new":
             self.state = "closed"
@@ -272,6 +272,7 @@ class ConsumerCore(Generic[K, V]):
                 None if self.auto_commit is None else self.auto_commit.raise_failure,
             ),
             (_WORK, self._raise_failure),
+            ("an assignor", None if self.group is None else self.group.raise_assignor_failure),
         ):
             try:
                 if raise_failure is not None:

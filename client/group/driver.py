@@ -233,11 +233,12 @@ class Driver:
             exchange.cancel()
         return [each for each in (exchange, closing) if each is not None]
 
-    def raise_error(self) -> None:
-        """Raise a permanent error not reported yet."""
+    def raise_error(self, *, of_assignor: bool = True) -> None:
+        """Raise a permanent error not reported yet; an assignor's only if `of_assignor`."""
         self.raise_if_crashed()
         self._raise_if_closed()
-        if self._membership.error is not None:
+        error = self._membership.error
+        if error is not None and (of_assignor or not isinstance(error, AssignorFailed)):
             with self._lock:
                 error = self._membership.take_error()
             if error is not None:

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from muster.client.assignors import RebalanceProtocol
 from muster.client.errors import ClientError, Closed
+from muster.client.group.assignor_calls import AssignorFailed
 from muster.client.group.choosing import classic_instead, membership_of
 from muster.client.group.consumer_answers import not_offered, turned_away
 from muster.client.group.driver import Driver, now_ms
@@ -70,7 +71,8 @@ class GroupHealth(NamedTuple):
 class Group:
     """See above. `on_wake` is called on the consumer's loop when a reading call has something to do: join,
     take the result of a join, or raise. Permanent errors are raised by `polled` or the next call that waits:
-    KafkaError for refusals by the coordinator, ClientError otherwise. Any call may be cancelled; joining
+    KafkaError for refusals by the coordinator, ClientError otherwise. What an assignor raised is left to
+    `polled` and `join`, since the member can commit all the same. Any call may be cancelled; joining
     continues, and the next `join` picks it up. Assignors run on the loop that has the connections.
     """
 
@@ -219,6 +221,14 @@ class Group:
         self._membership.polled(now_ms())  # a single assignment, which needs no lock
         if self._inside is not None:
             self._inside.driver.raise_error()
+
+    def raise_assignor_failure(self) -> None:
+        """Raise what an assignor raised, if no call has yet; also after `close`."""
+        with self._lock:
+            if isinstance(self._membership.error, AssignorFailed) and (
+                error := self._membership.take_error()
+            ):
+                raise error
 
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
         """Which of `owned` to give up before `join`. Never repeated: after `join` is called, nothing needs to
@@ -431,7 +441,7 @@ class _Inside:
         *,
         waits_for_topics: bool,
     ) -> CommitResult:
-        self.driver.raise_error()
+        self.driver.raise_error(of_assignor=False)
         return await self._offsets.commit(
             offsets, deadline(seconds), topic_ids, waits_for_topics=waits_for_topics
         )
@@ -439,7 +449,7 @@ class _Inside:
     async def committed(
         self, partitions: Collection[TopicPartition], seconds: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        self.driver.raise_error()
+        self.driver.raise_error(of_assignor=False)
         return await self._offsets.fetch(partitions, deadline(seconds))
 
     async def leave(self, reason: str, seconds: float, *, static_too: bool) -> None:

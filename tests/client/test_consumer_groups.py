@@ -27,7 +27,9 @@ from muster.client import (
     TopicPartition,
     TransactionAborted,
 )
+from muster.client.assignors.cooperative_sticky import CooperativeStickyAssignor
 from muster.client.assignors.range import RangeAssignor
+from muster.client.group.assignor_calls import AssignorFailed
 from muster.client.group.group import Group
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
@@ -1268,3 +1270,38 @@ async def test_an_assignor_that_raises_is_told_by_a_reading_call_and_the_next_on
     assert consumer.health().rebalances == 1
     assert await committed(broker) == 1
     assert "internal error" not in caplog.text
+
+
+@pytest.mark.parametrize("by", ["a commit", "the close"])
+async def test_an_assignor_that_raises_holds_back_no_commit(broker: Broker, by: str) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 2)
+
+    class Fails(CooperativeStickyAssignor):
+        fails = False
+
+        def on_assignment(self, assigned: Any, generation_id: int) -> None:
+            super().on_assignment(assigned, generation_id)
+            if self.fails:
+                self.fails = False
+                raise KeyError("the bug")
+
+    assignor = Fails()
+    async with Consumer(
+        broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest", assignors=[assignor]
+    ) as consumer:
+        assert await consumer.get() is not None
+        group = consumer._core.group
+        assert group is not None
+        assignor.fails = True
+        group.request_rejoin("test")
+        assert await consumer.get() is not None  # and joins meanwhile
+        await until(lambda: isinstance(group._membership.error, AssignorFailed))
+        if by == "a commit":
+            assert (await consumer.commit()).ok
+        told = consumer.get() if by == "a commit" else consumer.close()
+        with pytest.raises(
+            ClientError, match="the assignor 'cooperative-sticky' failed: KeyError: 'the bug'"
+        ):
+            await told
+        assert await committed(broker) == 2
