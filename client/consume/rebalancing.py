@@ -93,7 +93,10 @@ class Rebalancing:
         try:
             if owned:
                 self._hold(owned)
-                await self._scopes.end(owned, 0.0 if self._group.lost else grace_s)
+                if self._group.lost:
+                    await self._end_lost()
+                else:
+                    await self._scopes.end(owned, grace_s)
                 if self._auto_commit is not None and not self._group.lost:
                     # Half of the time: the callback needs some, too.
                     await self._auto_commit.catch_up(owned, until, deadline((until - deadline(0)) / 2))
@@ -104,6 +107,7 @@ class Rebalancing:
             self._let_go(owned)
         finally:
             # If it was cancelled, the member leaves all the same.
+            self._scopes.drop(owned)
             self._prepared, self._told, self._giving_up, self._joined = False, False, None, None
         self._calls.raise_failure()
 
@@ -122,8 +126,7 @@ class Rebalancing:
         if self._told and not group.lost:
             return True  # A callback raised, so the join did not happen.
         if group.lost:
-            await self._scopes.end(self.owned, 0.0)
-            self.lost()  # No new ones either, while the listener is told.
+            await self._end_lost()
         # Once per rebalance: with cooperative assignors reading goes on while the group is joined.
         if (
             group.revokes_first
@@ -195,6 +198,11 @@ class Rebalancing:
         if self._auto_commit is None or not commit:
             return True
         return await self._auto_commit.catch_up(commit, until, self._give_up_by)
+
+    async def _end_lost(self) -> None:
+        """Wait for the end of work on lost partitions; they take none until they are let go."""
+        self.lost()
+        await self._scopes.unwind()
 
     def _let_go(self, partitions: frozenset[TopicPartition]) -> None:
         self._scopes.drop(partitions)

@@ -6,7 +6,7 @@ when it is revoked, and are cancelled at once when it is lost, since another mem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from muster.client.errors import Closed
@@ -72,7 +72,7 @@ class Scopes:
         self._on_failure = on_failure
         self._scopes: dict[TopicPartition, AssignmentScope] = {}
         self._dropped: set[asyncio.Task[Any]] = set()
-        """Running tasks of dropped scopes: cancelled, but perhaps still cleaning up."""
+        """Running tasks of lost and dropped scopes: cancelled, but perhaps still cleaning up."""
 
     def of(self, partition: TopicPartition) -> AssignmentScope:
         """The scope of an assigned partition."""
@@ -82,22 +82,20 @@ class Scopes:
         return scope
 
     def has(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether the task runs in one of the scopes, or in a dropped one that `end` waits for."""
+        """Whether the task runs in one of the scopes, or in a dropped one that `unwind` waits for."""
         return task in self._dropped or any(task in scope.tasks for scope in self._scopes.values())
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """Cancel the tasks of these partitions at once, and refuse new ones until `drop` or `end`."""
+        """Cancel the tasks of these partitions at once, leave it to `unwind` to wait for them, and refuse new
+        ones until `drop` or `end`."""
         for partition in partitions:
-            self.of(partition).cancel()
+            self._cancel(self.of(partition))
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """End the scopes of these partitions: cancel their tasks at once, and leave it to `end` to wait for
-        them."""
+        """End the scopes of these partitions: cancel their tasks at once, and leave it to `unwind` to wait
+        for them."""
         for scope in self._known(partitions):
-            scope.cancel()
-            for task in scope.tasks:
-                self._dropped.add(task)
-                task.add_done_callback(self._dropped.discard)
+            self._cancel(scope)
             del self._scopes[scope.partition]
 
     async def wait(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
@@ -108,24 +106,28 @@ class Scopes:
         return all(task.done() for task in tasks)
 
     async def end(
-        self, partitions: Iterable[TopicPartition], grace_s: float, *, unwind_s: float = 1.0
+        self, partitions: Collection[TopicPartition], grace_s: float, *, unwind_s: float = 1.0
     ) -> None:
-        """End the scopes of these partitions: wait for their tasks, cancel those not done in time, and wait
-        for them and those of dropped scopes to end, up to the longer of the two times. Cancelling this call
-        cancels the tasks."""
-        ending = self._known(partitions)
+        """End the scopes of these partitions: wait for their tasks, cancel those not done in time, and
+        `unwind` for up to the longer of the two times. Cancelling this call cancels the tasks."""
         try:
-            if tasks := _tasks(ending):
-                await asyncio.wait(tasks, timeout=grace_s)
+            await self.wait(partitions, grace_s)
         finally:
-            for scope in ending:
-                scope.cancel()
-                self._scopes.pop(scope.partition, None)
-        # A task that ignores its cancellation is abandoned: the group does not wait forever.
-        dropped = self._dropped - {asyncio.current_task()}
-        if tasks := _tasks(ending) | dropped:
-            await asyncio.wait(tasks, timeout=max(unwind_s, grace_s))
-        self._dropped -= dropped
+            self.drop(partitions)
+        await self.unwind(max(unwind_s, grace_s))
+
+    async def unwind(self, timeout_s: float = 1.0) -> None:
+        """Wait for the tasks of lost and dropped scopes to end. One that ignores its cancellation is
+        abandoned: the group does not wait forever."""
+        if tasks := self._dropped - {asyncio.current_task()}:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        self._dropped -= tasks
+
+    def _cancel(self, scope: AssignmentScope) -> None:
+        scope.cancel()
+        for task in scope.tasks:
+            self._dropped.add(task)
+            task.add_done_callback(self._dropped.discard)
 
     def _known(self, partitions: Iterable[TopicPartition]) -> list[AssignmentScope]:
         return [scope for partition in partitions if (scope := self._scopes.get(partition)) is not None]

@@ -374,6 +374,51 @@ async def test_lost_partitions_take_no_work_until_they_are_assigned_again() -> N
     await stage.scopes.of(T0).create_task(asyncio.sleep(0))
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_lost_partitions_take_no_work_while_their_tasks_clean_up_or_the_listener_is_told(
+    leaves: bool,
+) -> None:
+    stage = Stage()
+    stage.own(T0)
+    cleaning_up, clean = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning_up.set()
+            await clean.wait()
+
+    async def ends() -> None:
+        if leaves:
+            await stage.rebalancing.leave(deadline(LONG_S), LONG_S)
+        else:
+            await stage.rebalancing.go_on(deadline(LONG_S))
+
+    def refuses() -> bool:
+        return stage.scopes.of(T0).ended
+
+    task = stage.scopes.of(T0).create_task(work())
+    await asyncio.sleep(0)
+    stage.group.lost = True
+    stage.rebalancing.lost()
+    ending = asyncio.create_task(ends())
+    await cleaning_up.wait()
+    await asyncio.sleep(0)
+    assert refuses()
+    ending.cancel()
+    await asyncio.wait([ending])
+    assert refuses() is not leaves  # a member that leaves has given up its partitions all the same
+    told: list[bool] = []
+    stage.told = lambda what: told.append(refuses())
+    ending = asyncio.create_task(ends())
+    clean.set()
+    await ending
+    assert told == [True]
+    assert task.cancelled()
+    assert not refuses()
+
+
 async def test_a_loss_during_a_commit_before_the_join_leaves_no_scope_that_refuses_for_ever() -> None:
     stage = Stage()
     stage.own(T0)
