@@ -216,18 +216,18 @@ def test_a_group_that_cannot_be_joined_is_not_waited_for_without_end(
     assert error in said
 
 
-@each("protocol, api, beats", [("classic", "Heartbeat", 2), ("consumer", "ConsumerGroupHeartbeat", 4)])
+@each("protocol, api, beats", [("classic", "Heartbeat", 1), ("consumer", "ConsumerGroupHeartbeat", 3)])
 def test_the_time_between_heartbeats_is_not_held_against_the_coordinator(
     protocol: str, api: str, beats: int
 ) -> None:
-    interval_ms = 2_000
+    interval_ms = 2_500
     with Broker(
         group_consumer_min_heartbeat_interval_ms=interval_ms, group_consumer_heartbeat_interval_ms=interval_ms
     ) as broker:
         run(broker.bootstrap, "produce", "t", stdin=b"x\n")
         options = ("consume", "t", "--group", "g", "--from-beginning", "--group-protocol", protocol)
         with broker.faults.add(api=api, group="g", delay="1ms", times=None) as rule:
-            process = started(broker.bootstrap, *options, "--timeout", "1")
+            process = started(broker.bootstrap, *options, "--timeout", "2")
             assert process.stdout is not None
             assert process.stdout.readline() == b"x\n"
             rule.hit(beats)
