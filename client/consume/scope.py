@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from muster.client.errors import Closed
+from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 
 T = TypeVar("T")
@@ -71,8 +72,8 @@ class Scopes:
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
         self._scopes: dict[TopicPartition, AssignmentScope] = {}
-        self._dropped: set[asyncio.Task[Any]] = set()
-        """Running tasks of lost and dropped scopes: cancelled, but perhaps still cleaning up."""
+        self._dropped: dict[asyncio.Task[Any], float] = {}
+        """Running tasks of lost and dropped scopes, cancelled at this time, but perhaps still cleaning up."""
 
     def of(self, partition: TopicPartition) -> AssignmentScope:
         """The scope of an assigned partition."""
@@ -117,17 +118,23 @@ class Scopes:
         await self.unwind(max(unwind_s, grace_s))
 
     async def unwind(self, timeout_s: float = 1.0) -> None:
-        """Wait for the tasks of lost and dropped scopes to end. One that ignores its cancellation is
-        abandoned: the group does not wait forever."""
-        if tasks := self._dropped - {asyncio.current_task()}:
-            await asyncio.wait(tasks, timeout=timeout_s)
-        self._dropped -= tasks
+        """Wait for the tasks of lost and dropped scopes to end. One that has not within `timeout_s` of the
+        last cancellation is abandoned: the group does not wait forever, nor longer if calls are cut off."""
+        tasks = self._dropped.keys() - {asyncio.current_task()}
+        if tasks:
+            until = max(self._dropped[task] for task in tasks) + timeout_s
+            await asyncio.wait(tasks, timeout=max(0.0, until - deadline(0)))
+        for task in tasks:
+            self._dropped.pop(task, None)
 
     def _cancel(self, scope: AssignmentScope) -> None:
         scope.cancel()
         for task in scope.tasks:
-            self._dropped.add(task)
-            task.add_done_callback(self._dropped.discard)
+            self._dropped.setdefault(task, task.get_loop().time())
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._dropped.pop(task, None)
 
     def _known(self, partitions: Iterable[TopicPartition]) -> list[AssignmentScope]:
         return [scope for partition in partitions if (scope := self._scopes.get(partition)) is not None]

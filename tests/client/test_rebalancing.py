@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -417,6 +418,34 @@ async def test_lost_partitions_take_no_work_while_their_tasks_clean_up_or_the_li
     assert told == [True]
     assert task.cancelled()
     assert not refuses()
+
+
+async def deaf() -> None:
+    """Ignore a first cancellation."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_reading_calls_that_are_cut_off_wait_for_a_deaf_task_no_longer_than_one_call(
+    lost: bool,
+) -> None:
+    stage = Stage()
+    stage.own(T0)
+    task = stage.scopes.of(T0).create_task(deaf())
+    await asyncio.sleep(0)
+    stage.group.gives(set(), {T0})
+    if lost:
+        stage.group.lost = True
+        stage.rebalancing.lost()
+    async with asyncio.timeout(LONG_S):
+        while stage.group.rejoin_needed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stage.rebalancing.go_on(deadline(LONG_S)), 0.3)
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_a_loss_during_a_commit_before_the_join_leaves_no_scope_that_refuses_for_ever() -> None:
