@@ -86,17 +86,20 @@ class Scopes:
         """Whether the task runs in one of the scopes, or in a dropped one that `unwind` waits for."""
         return task in self._dropped or any(task in scope.tasks for scope in self._scopes.values())
 
-    def lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """Cancel the tasks of these partitions at once, leave it to `unwind` to wait for them, and refuse new
-        ones until `drop` or `end`."""
+    def lose(self, partitions: Collection[TopicPartition]) -> None:
+        """`drop` these partitions, and refuse new tasks until the next `drop` or `end`."""
+        self.drop(partitions)
         for partition in partitions:
-            self._cancel(self.of(partition))
+            self.of(partition).cancel()
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """End the scopes of these partitions: cancel their tasks at once, and leave it to `unwind` to wait
         for them."""
         for scope in self._known(partitions):
-            self._cancel(scope)
+            scope.cancel()
+            for task in scope.tasks:
+                self._dropped[task] = task.get_loop().time()
+                task.add_done_callback(self._ended)
             del self._scopes[scope.partition]
 
     async def wait(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
@@ -126,12 +129,6 @@ class Scopes:
             await asyncio.wait(tasks, timeout=max(0.0, until - deadline(0)))
         for task in tasks:
             self._dropped.pop(task, None)
-
-    def _cancel(self, scope: AssignmentScope) -> None:
-        scope.cancel()
-        for task in scope.tasks:
-            self._dropped.setdefault(task, task.get_loop().time())
-            task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._dropped.pop(task, None)

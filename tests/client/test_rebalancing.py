@@ -448,6 +448,26 @@ async def test_reading_calls_that_are_cut_off_wait_for_a_deaf_task_no_longer_tha
     await asyncio.wait([task])
 
 
+async def test_a_lost_partitions_deaf_task_is_waited_for_once() -> None:
+    stage = Stage(grace_s=10 * LONG_S)
+    stage.own(T0)
+    task = stage.scopes.of(T0).create_task(deaf())
+    await asyncio.sleep(0)
+    stage.group.gives(set(), {T1})
+    stage.group.lost = True
+    stage.rebalancing.lost()
+    await stage.go_on()
+    assert not task.done()
+    assert not stage.scopes.has(task)
+    stage.group.rejoin_needed = True
+    stage.group.gives(set(), {T1})
+    async with asyncio.timeout(LONG_S):
+        assert ("assigned", "t-1") in await stage.go_on()
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def test_a_loss_during_a_commit_before_the_join_leaves_no_scope_that_refuses_for_ever() -> None:
     stage = Stage()
     stage.own(T0)
