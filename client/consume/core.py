@@ -495,10 +495,11 @@ class ConsumerCore(Generic[K, V]):
             raise obstacle
 
     def _asked(self) -> None:
-        """The reader got records without calling `more`."""
+        """The reader got records without calling `more`. What an assignor raised waits for its next call or
+        the close: the group has woken it."""
         try:
             if self.group is not None:
-                self.group.polled()
+                self.group.polled(of_assignor=False)
         except Exception as failure:
             self._cannot_read(failure)
 

@@ -215,12 +215,12 @@ class Group:
             self._membership.request_rejoin(reason)
         self._kick()
 
-    def polled(self) -> None:
+    def polled(self, *, of_assignor: bool = True) -> None:
         """Every reading call must call this: the member leaves after max.poll.interval.ms without a call.
-        Raises a permanent error not reported yet."""
+        Raises a permanent error not reported yet, an assignor's only if `of_assignor`."""
         self._membership.polled(now_ms())  # a single assignment, which needs no lock
         if self._inside is not None:
-            self._inside.driver.raise_error()
+            self._inside.driver.raise_error(of_assignor=of_assignor)
 
     def raise_assignor_failure(self) -> None:
         """Raise what an assignor raised, if no call has yet; also after `close`."""

@@ -1272,7 +1272,7 @@ async def test_an_assignor_that_raises_is_told_by_a_reading_call_and_the_next_on
     assert "internal error" not in caplog.text
 
 
-@pytest.mark.parametrize("by", ["a commit", "the close"])
+@pytest.mark.parametrize("by", ["a commit", "the close", "the close of a busy reader"])
 async def test_an_assignor_that_raises_holds_back_no_commit(broker: Broker, by: str) -> None:
     broker.create_topic("t")
     await send(broker.bootstrap, "t", 2)
@@ -1299,6 +1299,8 @@ async def test_an_assignor_that_raises_holds_back_no_commit(broker: Broker, by: 
         await until(lambda: isinstance(group._membership.error, AssignorFailed))
         if by == "a commit":
             assert (await consumer.commit()).ok
+        if by == "the close of a busy reader":
+            consumer._core._asked()  # by the watch, which looks every second
         told = consumer.get() if by == "a commit" else consumer.close()
         with pytest.raises(
             ClientError, match="the assignor 'cooperative-sticky' failed: KeyError: 'the bug'"
