@@ -478,7 +478,8 @@ class Consumer(Generic[K, V]):
 
         The result has an outcome for each partition: Committed; StaleOwner if the partition is not (or no
         longer) this member's; Retry if the outcome is unknown or the commit is not yet possible. Raises
-        KafkaError or AuthenticationFailed for permanent failures.
+        KafkaError or AuthenticationFailed for permanent failures, and ClientError if the group is waiting
+        for this member, whose assignor has raised; the next reading call raises that too.
         """
         self._group("commit")
         if offsets is not None and not isinstance(offsets, Mapping):

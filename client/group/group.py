@@ -35,7 +35,7 @@ from muster.client.group.member import Member
 from muster.client.group.membership import Membership
 from muster.client.group.membership_types import GroupSettings, Joined, Preparation, State
 from muster.client.group.offsets import Offsets
-from muster.client.group.outcomes import CommitResult
+from muster.client.group.outcomes import CommitResult, Retry
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Address, deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
@@ -72,8 +72,9 @@ class Group:
     """See above. `on_wake` is called on the consumer's loop when a reading call has something to do: join,
     take the result of a join, or raise. Permanent errors are raised by `polled` or the next call that waits:
     KafkaError for refusals by the coordinator, ClientError otherwise. What an assignor raised is left to
-    `polled` and `join`, since the member can commit all the same. Any call may be cancelled; joining
-    continues, and the next `join` picks it up. Assignors run on the loop that has the connections.
+    `polled` and `join`, since the member can commit all the same; a commit raises it too if the group takes
+    none until the member joins again. Any call may be cancelled; joining continues, and the next `join` picks
+    it up. Assignors run on the loop that has the connections.
     """
 
     def __init__(
@@ -442,9 +443,13 @@ class _Inside:
         waits_for_topics: bool,
     ) -> CommitResult:
         self.driver.raise_error(of_assignor=False)
-        return await self._offsets.commit(
+        result = await self._offsets.commit(
             offsets, deadline(seconds), topic_ids, waits_for_topics=waits_for_topics
         )
+        error = self._membership.error
+        if isinstance(error, AssignorFailed) and any(map(_is_rebalancing, result.retry.values())):
+            raise error  # Only a reading call can join again, and that raises it first.
+        return result
 
     async def committed(
         self, partitions: Collection[TopicPartition], seconds: float
@@ -506,3 +511,8 @@ class _Inside:
             await asyncio.wait([leaving, hurry])
         if not leaving.cancelled():
             leaving.result()
+
+
+def _is_rebalancing(retry: Retry) -> bool:
+    """Whether the group takes no commit before all its members have an assignment."""
+    return isinstance(retry.why, KafkaError) and retry.why.code is ErrorCode.REBALANCE_IN_PROGRESS

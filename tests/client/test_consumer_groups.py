@@ -30,7 +30,7 @@ from muster.client import (
 from muster.client.assignors.cooperative_sticky import CooperativeStickyAssignor
 from muster.client.assignors.range import RangeAssignor
 from muster.client.group.assignor_calls import AssignorFailed
-from muster.client.group.group import Group
+from muster.client.group.group import Group, State
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
 from muster.realtime import keep_real
@@ -1307,3 +1307,43 @@ async def test_an_assignor_that_raises_holds_back_no_commit(broker: Broker, by: 
         ):
             await told
         assert await committed(broker) == 2
+
+
+@pytest.mark.parametrize("by", ["a commit", "the close"])
+async def test_a_commit_does_not_wait_for_a_rebalance_whose_leaders_assignor_has_raised(
+    broker: Broker, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 2)
+
+    class Fails(CooperativeStickyAssignor):
+        fails = False
+
+        def assign(self, *args: Any, **others: Any) -> Any:
+            if self.fails:
+                self.fails = False
+                raise KeyError("the bug")
+            return super().assign(*args, **others)
+
+    assignor, told = Fails(), "the assignor 'cooperative-sticky' failed: KeyError: 'the bug'"
+    async with Consumer(
+        broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest", assignors=[assignor]
+    ) as consumer:
+        assert await consumer.get() is not None
+        group = consumer._core.group
+        assert group is not None
+        assignor.fails = True
+        group.request_rejoin("test")
+        assert await consumer.get() is not None  # and joins meanwhile
+        await until(lambda: isinstance(group._membership.error, AssignorFailed))
+        if by == "a commit":
+            for call in (consumer.commit, consumer.get):
+                with pytest.raises(ClientError, match=told):
+                    await call()
+            assert await consumer.get(0.01) is None
+            await until(lambda: group.state is State.STABLE)
+            assert (await consumer.commit()).ok
+        else:
+            with pytest.raises(ClientError, match=told):
+                await consumer.close()
+            assert f"could not be committed and may be read again: group g: {told}" in caplog.text
