@@ -346,7 +346,12 @@ def test_a_file_that_is_no_store(data: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["DELETE FROM store", "UPDATE store SET cluster_id = x'0011'", "UPDATE store SET cluster_id = 'none'"],
+    [
+        "DELETE FROM store",
+        "UPDATE store SET cluster_id = x'0011'",
+        "UPDATE store SET cluster_id = 'none'",
+        "UPDATE store SET cluster_id = 'sixteen-letters!'",
+    ],
 )
 def test_a_store_that_does_not_say_whose_it_is(data: Path, change: str) -> None:
     with closing(sqlite3.connect(data / "store.sqlite")) as connection, connection:

@@ -176,7 +176,7 @@ def expected_folder(connection: sqlite3.Connection) -> Expected:
     try:
         cluster_id, number, topics = row
         return Expected(Mark(UUID(bytes=cluster_id), number), topics)
-    except (TypeError, ValueError):
+    except (AssertionError, TypeError, ValueError):
         raise sqlite3.DatabaseError("table store has no row with a cluster id") from None
 
 
