@@ -413,6 +413,7 @@ async def test_however_many_topics_are_told_of_no_turn_of_the_loop_decides_on_al
     for name in [*names, "hidden"]:
         await broker.catalogue.create(name, partitions=1)
     begin = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+    group_ids = ["offsets", "offsets2", "offsets3"]
     Topic, Partition = OffsetCommitRequest.Topic, OffsetCommitRequest.Partition
     committed = [
         Topic(
@@ -426,10 +427,12 @@ async def test_however_many_topics_are_told_of_no_turn_of_the_loop_decides_on_al
         add = adding([*names, "hidden"], [0])
         add.v3_and_below_producer_id = begun.producer_id
         add.v3_and_below_producer_epoch = begun.producer_epoch
-        commit_all = OffsetCommitRequest(group_id="offsets", member_id="", topics=committed)
+        commits = [
+            OffsetCommitRequest(group_id=group_id, member_id="", topics=committed) for group_id in group_ids
+        ]
         for answer in (
             await wire.call(add, 3),
-            await wire.call(commit_all, 8),
+            *[await wire.call(commit_all, 8) for commit_all in commits],
             await wire.call(beat_with(names), 1),
         ):
             assert set(error_codes(answer)) == {0}
@@ -437,30 +440,28 @@ async def test_however_many_topics_are_told_of_no_turn_of_the_loop_decides_on_al
         broker,
         SEEN,
         READ_G,
-        creation(Operation.READ, ResourceType.GROUP, "offsets"),
+        creation(Operation.READ, ResourceType.GROUP, "offsets", pattern=PatternType.PREFIXED),
         creation(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x"),
     )
     look_ups = LookUps(monkeypatch)
-    group = OffsetFetchRequest.Group(group_id="offsets", topics=None)
-    describe_groups = ConsumerGroupDescribeRequest(group_ids=["g"] * 3, include_authorized_operations=False)
+    groups = [OffsetFetchRequest.Group(group_id=group_id, topics=None) for group_id in group_ids]
+    describe_groups = ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False)
     async with await as_user(broker) as wire:
-        fetched = await wire.call(OffsetFetchRequest(groups=[group]), 9)
+        fetched = await wire.call(OffsetFetchRequest(groups=groups[:1]), 9)
         assert sorted(each.name for each in fetched.groups[0].topics) == names
         fetched = await wire.call(OffsetFetchRequest(group_id="offsets", topics=None), 7)
         assert sorted(each.name for each in fetched.topics) == names
-        fetched = await wire.call(OffsetFetchRequest(groups=[group] * 3), 9)
+        fetched = await wire.call(OffsetFetchRequest(groups=groups), 9)
         assert [len(each.topics) for each in fetched.groups] == [len(names)] * 3
         assert look_ups.total >= 5 * len(names)
         most = {"fetch": look_ups.most}
         look_ups.most = 0
         described = await wire.call(describe_groups, 1)
-        assert [each.error_code for each in described.groups] == [0] * 3
+        assert [each.error_code for each in described.groups] == [0]
         assert {len(each.members[0].assignment.topic_partitions) for each in described.groups} == {len(names)}
         most["group"], look_ups.most = look_ups.most, 0
-        told = await wire.call(DescribeTransactionsRequest(transactional_ids=["x"] * 3), 0)
-        assert [sorted(topic.topic for topic in each.topics) for each in told.transaction_states] == [
-            names
-        ] * 3
+        told = await wire.call(DescribeTransactionsRequest(transactional_ids=["x"]), 0)
+        assert [sorted(topic.topic for topic in each.topics) for each in told.transaction_states] == [names]
         most["transaction"] = look_ups.most
     assert {what: count for what, count in most.items() if count > 1_000} == {}
 

@@ -153,7 +153,6 @@ async def test_every_group_is_described_in_the_order_asked_for(core: Core, wire:
             ("g", 0, UNRESTRICTED.operations(ResourceType.GROUP)),
             ("none", ErrorCode.GROUP_ID_NOT_FOUND, AUTHORIZED_OPERATIONS_OMITTED),
             ("", ErrorCode.INVALID_GROUP_ID, AUTHORIZED_OPERATIONS_OMITTED),
-            ("g", 0, UNRESTRICTED.operations(ResourceType.GROUP)),
         ]
         assert (answer.groups[2].group_state, answer.groups[2].group_epoch) == ("", 0)
     (group,) = (await wire.call(describing("g"), 1)).groups

@@ -10,8 +10,12 @@ from muster.coordinator.server.memory import ResponseReservation
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import SyncGroupRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
+from muster.protocol.messages.consumer_group import ConsumerGroupDescribeRequest
+from muster.protocol.messages.group_admin import DescribeGroupsRequest
 from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from muster.protocol.messages.topics import CreateTopicsRequest
+from muster.protocol.messages.transactions import DescribeTransactionsRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_classic_group import join
 from tests.server.test_data import Topic, batch, values_in
@@ -56,6 +60,47 @@ async def test_a_long_list_leaves_the_loop_to_others(start_brokers: StartBrokers
         await wire.call(ApiVersionsRequest(), 0)
         assert not listing.done()
     assert len((await listing).topics) == 20_000
+
+
+async def test_what_is_named_again_and_again_is_described_once(port: int) -> None:
+    """Each answer would be large, and there is no end to what a short request can name."""
+    names = ["named", "other", *["named"] * 10_000]
+    async with await Wire.connect(port) as wire:
+        described = (await wire.call(DescribeGroupsRequest(groups=names), 5)).groups
+        assert [each.group_id for each in described] == ["named", "other"]
+        asked = ConsumerGroupDescribeRequest(group_ids=names, include_authorized_operations=False)
+        assert [each.group_id for each in (await wire.call(asked, 1)).groups] == ["named", "other"]
+        told = (await wire.call(DescribeTransactionsRequest(transactional_ids=names), 0)).transaction_states
+        assert [each.transactional_id for each in told] == ["named", "other"]
+
+
+async def test_offsets_that_are_named_again_and_again_are_fetched_once(start_brokers: StartBrokers) -> None:
+    broker = (await start_brokers()).brokers[0]
+    await broker.catalogue.create("t", partitions=1)
+    Group = OffsetFetchRequest.Group
+    part = OffsetCommitRequest.Partition(
+        partition_index=0, committed_offset=7, committed_metadata="m" * 4_000
+    )
+    committed = [OffsetCommitRequest.Topic(name="t", partitions=[part])]
+    named = OffsetFetchRequest.Topics(name="t", partition_indexes=[0])
+    often = OffsetFetchRequest.Topics(name="t", partition_indexes=[0] * 1_000)
+    async with await Wire.connect(broker.port) as wire:
+        await wire.call(OffsetCommitRequest(group_id="g", member_id="", topics=committed), 8)
+        for groups in (
+            [Group(group_id="g", topics=None)] * 1_000,
+            [Group(group_id="g", topics=[named])] * 1_000,
+            [Group(group_id="g", topics=[named] * 1_000)],
+            [Group(group_id="g", topics=[often])],
+        ):
+            (group,) = (await wire.call(OffsetFetchRequest(groups=groups), 9)).groups
+            ((fetched,),) = (topic.partitions for topic in group.topics)
+            assert (fetched.committed_offset, fetched.metadata) == (7, "m" * 4_000)
+        of_one = [OffsetFetchRequest.Topic(name="t", partition_indexes=[0] * 1_000)] * 2
+        ((fetched,),) = (
+            topic.partitions
+            for topic in (await wire.call(OffsetFetchRequest(group_id="g", topics=of_one), 7)).topics
+        )
+        assert fetched.committed_offset == 7
 
 
 async def test_while_responses_wait_for_their_takers_a_fetch_returns_one_batch(

@@ -149,6 +149,33 @@ async def test_many_groups_in_one_fetch(wire: Wire, version: int) -> None:
     ]
 
 
+@each("version", [8, 9])
+async def test_a_group_that_is_named_twice_is_answered_once_with_all_that_is_named(
+    wire: Wire, version: int
+) -> None:
+    await wire.call(commit(("t", 0, 7), ("t", 1, 8)), 9)
+
+    def asking(partitions: list[int] | None) -> OffsetFetchRequest.Group:
+        if partitions is None:
+            return OffsetFetchRequest.Group(group_id="g", topics=None)
+        named = OffsetFetchRequest.Topics(name="t", partition_indexes=partitions)
+        return OffsetFetchRequest.Group(group_id="g", topics=[named])
+
+    async def fetched(*partitions: list[int] | None) -> list[tuple[str, list[tuple[int, int]]]]:
+        asked = [asking(these) for these in partitions]
+        (group,) = (await wire.call(OffsetFetchRequest(groups=asked), version)).groups
+        return [
+            (topic.name, [(part.partition_index, part.committed_offset) for part in topic.partitions])
+            for topic in group.topics
+        ]
+
+    assert await fetched([1], [1]) == [("t", [(1, 8)])]
+    assert await fetched([1, 5], [0, 1]) == [("t", [(1, 8), (5, -1), (0, 7)])]
+    for everything in ([[5], None], [None, [5]], [None, None]):
+        ((topic, parts),) = await fetched(*everything)
+        assert (topic, sorted(parts)) == ("t", [(0, 7), (1, 8)])
+
+
 async def test_retention_of_old_requests_is_kept(wire: Wire) -> None:
     # Versions before 5 carry a retention of their own (KIP-211).
     assert codes(await wire.call(commit(("t", 0, 7), retention_time_ms=60_000), 2)) == [0]

@@ -466,7 +466,6 @@ async def test_ids_that_are_not_there_are_described_as_such(coordinator: Coordin
         (ID, 0),
         ("unknown", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
         ("", ErrorCode.INVALID_REQUEST),
-        (ID, 0),
     ]
 
 

@@ -48,7 +48,7 @@ def _repeats(request: ConsumerGroupHeartbeatRequest, version: int, message: byte
 async def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
-    """Every requested group is in the answer, whatever the outcome."""
+    """Every requested group is in the answer once, whatever the outcome."""
     if not broker.features.consumer_groups:
         raise no_consumer_protocol()
     rights = broker.rights(context)
@@ -85,7 +85,7 @@ async def consumer_group_describe(
                 return entry(type(group), context.api_version, hidden, group_id=group.group_id, **_NO_EPOCHS)
         return group
 
-    described = await several(describe, request.group_ids)
+    described = await several(describe, list(dict.fromkeys(request.group_ids)))
     return ConsumerGroupDescribeResponse(groups=[await shown(group) for group in described])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct as structs
 from collections.abc import Sequence
 from typing import Final, cast
+from uuid import UUID
 
 from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.step import RequestContext
@@ -123,7 +124,7 @@ def offset_fetch(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext, answered: Answered
 ) -> object:
     """Committed offsets of one group (v1-7) or several (v8+); an unknown group has none, which is not an
-    error."""
+    error. What is named twice is answered once: one offset's metadata may have 12 kB."""
     if context.api_version < _GROUPS_FROM:
         request.groups = [_the_group(request)]
     asked = request.groups[0] if len(request.groups) == 1 else None
@@ -133,9 +134,9 @@ def offset_fetch(
     for each in asked.topics:
         fetch.add(each)
     answer = broker.runtime.call_at_once(
-        fetch.asked.group_id,
+        fetch.group_id,
         Shard.fetch_offsets,
-        fetch.request,
+        fetch.request(),
         context,
         lambda answer: answered(fetch.response(answer)),
     )
@@ -156,19 +157,24 @@ def _the_group(request: OffsetFetchRequest) -> OffsetFetchRequest.Group:
 async def _fetch_each(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext
 ) -> OffsetFetchResponse:
-    fetches: list[_Fetch] = []
+    of_groups: dict[str, _Fetch] = {}
     turns = Turns()
     for asked in request.groups:
-        fetch = _Fetch(broker, asked, request.require_stable, context)
+        await turns.next()
+        fetch = of_groups.get(asked.group_id)
+        if fetch is None:
+            fetch = of_groups[asked.group_id] = _Fetch(broker, asked, request.require_stable, context)
+        elif asked.topics is None:
+            fetch.add_all()
         for each in asked.topics or ():
             await turns.next()
             fetch.add(each)
-        fetches.append(fetch)
+    fetches = list(of_groups.values())
 
     async def answer_to(fetch: _Fetch) -> object:
         try:
             answer: object = await broker.runtime.call(
-                fetch.asked.group_id, Shard.fetch_offsets, fetch.request, context
+                fetch.group_id, Shard.fetch_offsets, fetch.request(), context
             )
         except KafkaError as error:
             return error
@@ -192,27 +198,38 @@ _fetch_in_turns: Final = awaited(_fetch_each, "OffsetFetch")
 
 class _Fetch:
     """An OffsetFetch of one group: what the group is asked, and the response made from its answer. Add each
-    of the topics that the client asks about, if it names any."""
+    of the topics that the client asks about, if it names any; all of them include those that it names."""
 
-    __slots__ = ("_allowed", "_broker", "_by_id", "_context", "_refused", "_rights", "asked", "request")
+    __slots__ = (
+        "_all",
+        "_allowed",
+        "_asked",
+        "_broker",
+        "_by_id",
+        "_context",
+        "_refused",
+        "_require_stable",
+        "_rights",
+        "group_id",
+    )
 
     def __init__(
         self, broker: Broker, asked: OffsetFetchRequest.Group, require_stable: bool, context: RequestContext
     ) -> None:
-        self.asked = asked
+        self.group_id = asked.group_id
+        self._asked = asked
+        self._require_stable = require_stable
         self._broker = broker
         self._context = context
         self._by_id = context.api_version >= _FETCHED_BY_ID_FROM
         self._rights = broker.rights(context)
-        self._allowed: list[OffsetFetchRequest.Group.Topics] = []
+        self._all = asked.topics is None
+        self._allowed: dict[tuple[str, UUID], dict[int, None]] = {}
         self._refused: list[OffsetFetchResponse.Group.Topics] = []
-        self.request = FetchOffsets(
-            group_id=asked.group_id,
-            topics=None if asked.topics is None else self._allowed,
-            require_stable=require_stable,
-            member_id=asked.member_id,
-            member_epoch=asked.member_epoch,
-        )
+
+    def add_all(self) -> None:
+        """Ask the group about all its topics."""
+        self._all = True
 
     def add(self, asked: OffsetFetchRequest.Group.Topics) -> None:
         """Ask the group about a topic, or refuse it."""
@@ -224,17 +241,30 @@ class _Fetch:
         if not self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
             self._refused.append(_refused_topic(asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             return
-        self._allowed.append(
-            OffsetFetchRequest.Group.Topics(
-                name=name,
-                topic_id=ZERO_UUID if topic is None else topic.topic_id,
-                partition_indexes=asked.partition_indexes,
-            )
+        named = name, ZERO_UUID if topic is None else topic.topic_id
+        self._allowed.setdefault(named, {}).update(dict.fromkeys(asked.partition_indexes))
+
+    def request(self) -> FetchOffsets:
+        """What the group is asked."""
+        topics = None
+        if not self._all:
+            topics = [
+                OffsetFetchRequest.Group.Topics(
+                    name=name, topic_id=topic_id, partition_indexes=list(partitions)
+                )
+                for (name, topic_id), partitions in self._allowed.items()
+            ]
+        return FetchOffsets(
+            group_id=self.group_id,
+            topics=topics,
+            require_stable=self._require_stable,
+            member_id=self._asked.member_id,
+            member_epoch=self._asked.member_epoch,
         )
 
     async def leave_out(self, answer: object, turns: Turns) -> None:
         """Leave out of the group's answer the topics that the client has not named and may not see."""
-        if self.request.topics is not None or isinstance(answer, KafkaError):
+        if not self._all or isinstance(answer, KafkaError):
             return
         group = cast(OffsetFetchResponse.Group, answer)
         group.topics = await turns.those(
@@ -270,9 +300,7 @@ class _Fetch:
     def whole(self, answer: object) -> OffsetFetchResponse.Group:
         """The group's part, from its answer."""
         if isinstance(answer, KafkaError):
-            return entry(
-                OffsetFetchResponse.Group, self._context.api_version, answer, group_id=self.asked.group_id
-            )
+            return entry(OffsetFetchResponse.Group, self._context.api_version, answer, group_id=self.group_id)
         group = cast(OffsetFetchResponse.Group, answer)
         if group.error_code:
             return group

@@ -269,7 +269,7 @@ async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContex
 async def describe_transactions(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
-    """The state of transactional ids, without the topics that the client may not see."""
+    """The state of transactional ids, each once, without the topics that the client may not see."""
     Described = DescribeTransactionsResponse.TransactionState
     rights = broker.rights(context)
 
@@ -282,7 +282,7 @@ async def describe_transactions(
             return entry(Described, context.api_version, error, transactional_id=transactional_id)
         return told
 
-    described = await several(describe, request.transactional_ids)
+    described = await several(describe, list(dict.fromkeys(request.transactional_ids)))
     turns = Turns()
     for told in described:
         told.topics = await turns.those(
