@@ -8,7 +8,7 @@ the default decides (`allow.everyone.if.no.acl.found`); otherwise the operation 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from muster.coordinator.security.acls import EVERYONE, OPERATIONS, Access, Acl, Filter, Pattern
@@ -31,6 +31,8 @@ _IMPLYING: Final[Mapping[Operation, frozenset[Operation]]] = {
     ),
 }
 """Allowing any of these also allows the operation. Denying one implies nothing."""
+_KINDS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
+"""Of patterns; a filter may have others."""
 _SOME_NAME: Final = "hardcode"
 """When Kafka asks about any resource, it asks about this name first, for clients that may do everything."""
 
@@ -45,6 +47,7 @@ class Acls:
         """`default`: the decision for resources that no ACL covers."""
         self._of = patterns
         self._default = default
+        self._count = sum(map(len, patterns.values()))
         self._literals: dict[tuple[ResourceType, str], _ByPrincipal] = {}
         self._prefixes: dict[tuple[ResourceType, str], _ByPrincipal] = {}
         self._lengths: dict[ResourceType, list[int]] = {}
@@ -67,7 +70,7 @@ class Acls:
         return f"<Acls {len(self)}>"
 
     def __len__(self) -> int:
-        return sum(map(len, self._of.values()))
+        return self._count
 
     def __iter__(self) -> Iterator[Acl]:
         return (Acl(pattern, access) for pattern, accesses in self._of.items() for access in accesses)
@@ -75,12 +78,26 @@ class Acls:
     def selected(self, by: Filter) -> dict[Pattern, list[Access]]:
         """The ACLs that a filter selects, by pattern."""
         found: dict[Pattern, list[Access]] = {}
-        for pattern, accesses in self._of.items():
+        for pattern in self._candidates(by):
             if by.selects_pattern(pattern):
-                of_pattern = sorted(each for each in accesses if by.selects_access(each))
+                of_pattern = sorted(each for each in self._of[pattern] if by.selects_access(each))
                 if of_pattern:
                     found[pattern] = of_pattern
         return found
+
+    def looked_at(self, by: Filter) -> int:
+        """How many ACLs `selected` looks at for a filter, 1 at least."""
+        candidates = self._candidates(by)
+        if candidates is self._of:
+            return max(self._count, 1)
+        return sum(len(self._of[each]) for each in candidates) or 1
+
+    def _candidates(self, by: Filter) -> Collection[Pattern]:
+        """Patterns, among them all that a filter selects: the one that it names, or every one."""
+        if by.name is None or by.type is ResourceType.ANY or by.pattern not in _KINDS:
+            return self._of
+        named = Pattern(by.type, by.pattern, by.name)
+        return (named,) if named in self._of else ()
 
     def allow(self, principal: str, host: str, operation: Operation, type: ResourceType, name: str) -> bool:
         """Whether a client may do this with a resource."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,9 @@ ACLS_MAX: Final = 20_000
 """In total; every broker keeps them in memory."""
 REMOVED_MAX: Final = 10_000
 """ACLs removed by one request, as in Kafka."""
+
+_IN_A_TURN: Final = 1_000
+"""ACLs that are looked at before other requests get the loop."""
 
 _Read = tuple[Mapping[str, str], Pattern | None, frozenset[Access]]
 """A row's keys, and what they say; None: the row cannot be read."""
@@ -63,21 +67,34 @@ class KeptAcls:
         """Remove what each filter selects; returns the ACLs that each selected. INVALID_REQUEST if they are
         more than `REMOVED_MAX`, and then none is removed; raises StoreError."""
         await self._rows.refresh()  # another broker may have added one a moment ago
-        acls = self.in_force or Acls({})
-        selected = [
-            [Acl(pattern, each) for pattern, accesses in acls.selected(by).items() for each in accesses]
-            for by in filters
-        ]
-        if sum(map(len, selected)) > REMOVED_MAX:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"one request removes at most {REMOVED_MAX} ACLs: narrow the filters",
-            )
+        selected = await self._selected(filters)
         by_row: dict[str, set[str]] = {}
         for of_filter in selected:
             for pattern, access in of_filter:
                 by_row.setdefault(_row(pattern), set()).add(_key(access))
         await self._rows.change_all({row: partial(_without, removed) for row, removed in by_row.items()})
+        return selected
+
+    async def _selected(self, filters: Collection[Filter]) -> list[list[Acl]]:
+        """The ACLs in force that each filter selects; INVALID_REQUEST as soon as they are too many."""
+        acls = self.in_force or Acls({})
+        selected: list[list[Acl]] = []
+        count, left = 0, _IN_A_TURN
+        for by in filters:
+            if left <= 0:
+                left = _IN_A_TURN
+                await asyncio.sleep(0)
+            left -= acls.looked_at(by)
+            of_filter = [
+                Acl(pattern, each) for pattern, accesses in acls.selected(by).items() for each in accesses
+            ]
+            count += len(of_filter)
+            if count > REMOVED_MAX:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"one request removes at most {REMOVED_MAX} ACLs: narrow the filters",
+                )
+            selected.append(of_filter)
         return selected
 
     def _too_many(self, acls: Collection[Acl]) -> int:

@@ -380,6 +380,54 @@ def test_what_a_filter_selects() -> None:
     assert selected(1, 1, None, "User:bob") == set()
 
 
+def test_what_a_filter_selects_is_what_a_look_at_each_acl_finds() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    names = ["*", "a", "aa", "b"]
+    principals = [ALICE, EVERYONE]
+    for _ in range(2_000):
+        acls = in_force(
+            *(
+                made(
+                    rng.choice(names),
+                    rng.choice([Operation.READ, Operation.DESCRIBE]),
+                    type=rng.choice([TOPIC, GROUP]),
+                    pattern=rng.choice([LITERAL, PREFIXED]),
+                    principal=rng.choice(principals),
+                )
+                for _ in range(rng.randrange(12))
+            )
+        )
+        by = acl_filter(
+            rng.choice([ResourceType.ANY, TOPIC, GROUP]),
+            rng.choice([PatternType.ANY, PatternType.MATCH, LITERAL, PREFIXED]),
+            rng.choice([None, *names]),
+            rng.choice([None, *principals]),
+            None,
+            rng.choice([Operation.ANY, Operation.READ]),
+            Permission.ANY,
+        )
+        found = {Acl(pattern, each) for pattern, those in acls.selected(by).items() for each in those}
+        expected = {
+            each for each in acls if by.selects_pattern(each.pattern) and by.selects_access(each.access)
+        }
+        assert found == expected, (list(acls), by)
+        assert acls.looked_at(by) >= len(found)
+
+
+def test_a_filter_that_names_a_pattern_looks_at_no_other() -> None:
+    acls = in_force(*(made(f"t{number}") for number in range(100)), made("t1", Operation.DESCRIBE))
+    for pattern, name, looked_at in (
+        (3, "t1", 2),
+        (3, "t2", 1),
+        (4, "t1", 1),
+        (2, "t1", 101),
+        (3, None, 101),
+    ):
+        assert acls.looked_at(acl_filter(TOPIC, pattern, name, None, None, 1, 1)) == looked_at
+
+
 @pytest.mark.parametrize("field", ["type", "pattern", "operation", "permission"])
 def test_a_filter_of_unknown_numbers_is_refused(field: str) -> None:
     numbers = {"type": 1, "pattern": 1, "operation": 1, "permission": 1}

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from muster.coordinator.base.step import RequestContext
+from muster.coordinator.security.acls import Access, Acl, Filter, Pattern, acl_filter
+from muster.coordinator.security.decisions import Acls
 from muster.coordinator.server.apis.metadata import metadata
+from muster.coordinator.server.config_rows import ConfigRows
+from muster.coordinator.server.kept_acls import REMOVED_MAX, KeptAcls
 from muster.coordinator.server.memory import ResponseReservation
-from muster.protocol.errors import ErrorCode
+from muster.coordinator.storage.memory import MemoryStore
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation, PatternType, Permission, ResourceType
 from muster.protocol.messages.classic_group import SyncGroupRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.consumer_group import ConsumerGroupDescribeRequest
@@ -60,6 +68,53 @@ async def test_a_long_list_leaves_the_loop_to_others(start_brokers: StartBrokers
         await wire.call(ApiVersionsRequest(), 0)
         assert not listing.done()
     assert len((await listing).topics) == 20_000
+
+
+async def with_acls(count: int) -> KeptAcls:
+    """That many ACLs of a topic."""
+    store = MemoryStore()
+    await store.open()
+    kept = KeptAcls(ConfigRows(store), default=False)
+    pattern = Pattern(ResourceType.TOPIC, PatternType.LITERAL, "t")
+    await kept.create(
+        [
+            Acl(pattern, Access(f"User:{number}", "*", Operation.READ, Permission.ALLOW))
+            for number in range(count)
+        ]
+    )
+    return kept
+
+
+async def test_filters_that_look_at_all_acls_leave_the_loop_to_others() -> None:
+    kept = await with_acls(1_000)
+    of_nobody = acl_filter(ResourceType.ANY, PatternType.ANY, None, "User:none", None, 1, 1)
+    removing = asyncio.ensure_future(kept.remove([of_nobody] * 200))
+    turns = 0
+    while not removing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert await removing == [[]] * 200
+    assert turns >= 199
+
+
+async def test_too_many_acls_to_remove_are_refused_before_they_are_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = await with_acls(1_000)
+    looked: list[Filter] = []
+    selected = Acls.selected
+
+    def looking(acls: Acls, by: Filter) -> dict[Pattern, list[Access]]:
+        looked.append(by)
+        return selected(acls, by)
+
+    monkeypatch.setattr(Acls, "selected", looking)
+    of_all = acl_filter(ResourceType.ANY, PatternType.ANY, None, None, None, 1, 1)
+    with pytest.raises(KafkaError, match="at most 10000 ACLs"):
+        await kept.remove([of_all] * 1_000)
+    assert len(looked) == REMOVED_MAX // 1_000 + 1
+    assert kept.in_force is not None
+    assert len(kept.in_force) == 1_000
 
 
 async def test_what_is_named_again_and_again_is_described_once(port: int) -> None:
