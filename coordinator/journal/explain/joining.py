@@ -385,7 +385,8 @@ def duplicate_instance(case: Case) -> Finding | None:
     if mine is None:
         return None
     there = _replacements(case, mine)
-    fenced = [each for each in _near(case, "member_fenced") if _of_instance(each, mine)]
+    others = (each for each in _near(case, "member_fenced") if text(each, "error") != "FENCED_MEMBER_EPOCH")
+    fenced = [each for each in others if _of_instance(each, mine)]
     evidence: list[str] = []
     certainty: Certainty | None = None
     for earlier, later in pairwise(there):

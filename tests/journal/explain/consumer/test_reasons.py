@@ -445,6 +445,13 @@ def test_a_static_member_that_is_back() -> None:
     assert (found.diagnosis, found.rebalanced) == (Diagnosis.STATIC_MEMBER_REPLACED, False)
 
 
+def test_a_static_member_that_is_fenced_by_epoch_is_one_process() -> None:
+    fenced = f"{STATIC}\nalice beat epoch=9\nalice beat epoch=-2\nalice beat epoch=0 topics=orders\n"
+    restarted = "alice beat epoch=-2\nadvance 3s\nalice forget\nalice beat topics=orders\n"
+    found = why(f"{fenced}advance 9s\n{restarted}")
+    assert brief(found) == ("static member returned", "static-member-replaced", "likely", "alice")
+
+
 def test_an_instance_id_that_another_process_has() -> None:
     found = why(f"{STATIC}\ncarol beat instance=one topics=orders\n")
     assert (found.diagnosis, found.certainty) == (Diagnosis.DUPLICATE_INSTANCE_ID, Certainty.LIKELY)
