@@ -246,12 +246,10 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
     if first.disconnected_ms is not None:
         closed = duration(now_ms - first.disconnected_ms)
         says = f"{owes}, and its connection closed {closed} ago: the process is probably gone"
-        return Finding(
-            Diagnosis.CRASHED,
-            Certainty.LIKELY,
-            says,
-            (f"the group waits for it until its session expires, for {duration(waited_ms)} so far",),
-        )
+        times_out = None not in (first.until_ms, first.expires_ms) and first.until_ms != first.expires_ms
+        until = "the rebalance timeout" if times_out else "its session expires"
+        evidence = f"the group waits for it until {until}, for {duration(waited_ms)} so far"
+        return Finding(Diagnosis.CRASHED, Certainty.LIKELY, says, (evidence,))
     if rebalance.kind is Kind.CONSUMER:
         return reasons.hanging(first, owes, who, waited_ms)
     if rebalance.joined is not None:

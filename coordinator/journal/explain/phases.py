@@ -158,7 +158,7 @@ def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int)
         if closed is None or closed.type != "member_disconnected":
             found.append(each)
             continue
-        session_ms = sessions_ms.get(each.member.id)
+        session_ms, expires_ms = sessions_ms.get(each.member.id), None
         if session_ms is not None:
             heard_ms = closed.at_ms - (whole(closed, "silent_ms") or 0)
             answered_ms = max((end.at_ms for end in ends if end.answers(each.member, heard_ms)), default=0)
@@ -167,7 +167,7 @@ def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int)
                 found.append(each)
                 continue
             until_ms = expires_ms if until_ms is None else min(until_ms, expires_ms)
-        found.append(replace(each, until_ms=until_ms, disconnected_ms=closed.at_ms))
+        found.append(replace(each, until_ms=until_ms, disconnected_ms=closed.at_ms, expires_ms=expires_ms))
     return found
 
 

@@ -118,6 +118,8 @@ class Awaited:
     """The members that are to get them."""
     disconnected_ms: int | None = None
     """When its connection closed, epoch ms; None: it did not, it came back since, or it is unknown."""
+    expires_ms: int | None = None
+    """When its session expires if its connection closed, epoch ms; None is unknown."""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -17,6 +17,8 @@ from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, 
 
 _RECENTLY_MS: Final = 60_000
 """A member that joined this recently may have brought a regular expression."""
+_HEARTBEAT_MS: Final = 5_000
+"""The default of group.consumer.heartbeat.interval.ms."""
 
 
 # --- subscriptions and assignors ----------------------------------------------------------------------------
@@ -178,11 +180,24 @@ def slow_to_revoke(case: Case) -> Finding:
         evidence.append(f"it was told to {duration(case.start.entry.at_ms - asked.at_ms)} before")
     if case.silent_ms is not None:
         evidence.append(f"its last heartbeat came {duration(case.silent_ms)} before")
-    says = (
-        f"it did not revoke {what} within its rebalance timeout: its application does not poll, or its "
-        "rebalance callback takes too long"
-    )
+    says = f"it did not revoke {what} within its rebalance timeout: "
+    if asked is not None and _died_when_asked(case, asked):
+        closed_ms = case.disconnected_before_ms
+        if closed_ms is not None:
+            evidence.append(f"its connection closed {duration(closed_ms)} before")
+        says += "the process is probably gone"
+        return Finding(Diagnosis.CRASHED, Certainty.LIKELY, says, tuple(evidence))
+    says += "its application does not poll, or its rebalance callback takes too long"
     return Finding(Diagnosis.SLOW_REVOKE, Certainty.CERTAIN, says, tuple(evidence))
+
+
+def _died_when_asked(case: Case, asked: Entry) -> bool:
+    """Whether the connection of a member is closed, and it was not heard of for as long as it had to revoke,
+    but for a heartbeat."""
+    if case.connected is not False or case.silent_ms is None or case.removed is None:
+        return False
+    beat_ms = whole(case.removed, "heartbeat_interval_ms") or _HEARTBEAT_MS
+    return case.silent_ms + beat_ms >= case.start.entry.at_ms - asked.at_ms
 
 
 def did_not_rejoin(case: Case) -> Finding:

@@ -314,6 +314,32 @@ def test_a_member_that_crashed_before_it_revoked() -> None:
     assert brief(why(untold, after_ms=5_000)) == ("member joined", "crashed", "likely", "alice")
 
 
+SHORT = CLOSED.replace("alice beat topics=orders", "alice beat topics=orders rebalance=30s")
+
+
+def test_a_member_that_crashed_and_was_removed_for_not_revoking() -> None:
+    """Its rebalance timeout is shorter than its session."""
+    found = why(SHORT, after_ms=20_000)
+    assert brief(found) == ("member joined", "crashed", "likely", "alice")
+    assert found.evidence[0] == "the group waits for it until the rebalance timeout, for 21.0 s so far"
+    found = why(f"{SHORT}advance 30s\nbob beat\n", generation=4)
+    assert brief(found) == ("revocation timed out", "crashed", "likely", "alice")
+    assert found.meaning == (
+        "it did not revoke orders-2..3 within its rebalance timeout: the process is probably gone"
+    )
+    assert found.evidence == (
+        "it was told to 30.0 s before",
+        "its last heartbeat came 30.0 s before",
+        "its connection closed 29.0 s before",
+    )
+
+
+def test_a_member_whose_connection_closed_long_after_it_was_told_to_revoke_is_slow() -> None:
+    story = SHORT.replace("advance 1s\ndisconnect", "advance 15s\nalice beat\nadvance 1s\ndisconnect")
+    found = why(f"{story}advance 20s\nbob beat\n", generation=4)
+    assert brief(found) == ("revocation timed out", "slow-revoke", "certain", "alice")
+
+
 def test_a_member_that_crashed_before_it_got_its_partitions() -> None:
     story = CLOSED.replace("disconnect alice", "alice beat owned=orders-0,orders-1\ndisconnect bob")
     found = why(story, after_ms=5_000)
