@@ -315,7 +315,7 @@ def other_assignor(case: Case) -> Finding | None:
 def topics_grown(case: Case) -> Finding | None:
     """The leader watches topics on behalf of its group."""
     grown = _growth(case)
-    if grown is None:
+    if grown is None or (case.in_step("topics_grown") is None and not _may_have_seen_it_first(case)):
         return None
     deleted = [f"topic {each.topic} was deleted" for each in growths(grown) if not each.now]
     changed = [f"{each.topic} {each.before} → {each.now}" for each in growths(grown) if each.now]
@@ -327,6 +327,16 @@ def topics_grown(case: Case) -> Finding | None:
 def _growth(case: Case) -> Entry | None:
     during = (each for each in case.rebalance.entries if each.type == "topics_grown")
     return case.in_step("topics_grown") or next(during, None)
+
+
+def _may_have_seen_it_first(case: Case) -> bool:
+    """Whether growth that the coordinator told only later may be why the member rejoined."""
+    if _lost_topics(case):
+        return True
+    if case.trigger != Trigger.LEADER_REJOINED and not case.is_leader:
+        return False
+    other = cooperative_follow_up(case)
+    return other is None or other.certainty is not Certainty.CERTAIN
 
 
 def said_metadata(case: Case) -> Finding | None:

@@ -448,6 +448,29 @@ def test_growth_that_is_found_with_the_assignment() -> None:
     assert said(why(life.stable(WEB_1, "leader rejoined", 0, 100))) == ("topics-grown", "certain")
 
 
+def grown_later(who: Member, lost: int, moves: list[object], now: int = 12, **facts: object) -> Explanation:
+    """A rejoin with other metadata; topics are found to have grown when the leader, WEB_1, assigns them."""
+    trigger = "subscription or protocols changed"
+    life = Life().at(-300).add("protocol_chosen", protocol="cooperative-sticky")
+    life.add("assigned", WEB_1, partitions=6, kept=6, moved=0, lost=lost, moves=moves)
+    life.at(0).add("metadata_changed", who, trigger=trigger, **facts).preparing(who, trigger)
+    life.at(100).joined().at(2_000).add("topics_grown", WEB_1, topics=[["orders", 6, now]])
+    return why(life.stable(who, trigger, 0, 100))
+
+
+def test_growth_that_is_found_later_is_not_why_others_than_the_leader_rejoined() -> None:
+    assert said(grown_later(WEB_1, 0, [], user_data_changed=True)) == ("topics-grown", "certain")
+    assert said(grown_later(WEB_2, 0, [], user_data_changed=True)) == ("unknown", "possible")
+    assert said(grown_later(WEB_2, 0, [], now=0, topics_removed=["orders"])) == ("topics-grown", "certain")
+
+
+def test_growth_that_is_found_later_is_not_why_partitions_given_up_are_handed_out() -> None:
+    for who in (WEB_1, WEB_2):
+        found = grown_later(who, 1, [["orders", 3, who.id, None]], owned_changed=True)
+        assert said(found) == ("cooperative-follow-up", "certain")
+        assert not others(found)
+
+
 def test_a_leader_that_says_that_topics_changed() -> None:
     found = why(Life().rebalanced(WEB_1, "leader rejoined", reason="cached metadata has changed from a to b"))
     assert said(found) == ("topics-grown", "likely")
