@@ -111,8 +111,16 @@ def regex_resolved(case: Case) -> Finding:
     went = [each.topic for each in changed if not each.now]
     parts = [f"now with {listed(came)}"] * bool(came) + [f"without {listed(went)}"] * bool(went)
     topics = f": {', '.join(parts)}" if parts else ""
-    for each in case.earlier("member_added", "metadata_changed", window_ms=_RECENTLY_MS):
-        if each.member is None or not _may_bring_regex(each):
+    got: set[str] = set()  # members whose expressions had been looked up
+    for each in case.earlier(
+        "member_added", "metadata_changed", "partitions_assigned", window_ms=_RECENTLY_MS
+    ):
+        if each.member is None:
+            continue
+        if each.type == "partitions_assigned":
+            got |= {each.member.id} if partitions(each) else set()
+            continue
+        if each.member.id in got or not _may_bring_regex(each):
             continue
         ago = duration(case.start.entry.at_ms - each.at_ms)
         how = "joined" if each.type == "member_added" else "changed its subscription"

@@ -127,6 +127,32 @@ def test_a_regular_expression_that_stands_for_other_topics() -> None:
     assert why(story).evidence == ()
 
 
+def test_a_topic_that_is_created_after_a_members_regular_expression_was_looked_up() -> None:
+    story = """
+    topic orders-eu 2
+
+    alice beat regex=orders-.*
+    alice beat
+    bob beat regex=orders-.*
+    alice beat
+    alice beat owned=assigned
+    bob beat
+    advance 20s
+    alice beat
+    bob beat
+    create-topic orders-us 2
+    advance 20s
+    alice beat
+    bob beat
+    """
+    found = why(story)
+    assert brief(found) == ("regular expression resolved", "regex-resolved", "certain", None)
+    assert found.meaning == (
+        "a regular expression stands for other topics: now with orders-us (2 partitions)"
+    )
+    assert found.evidence == ()
+
+
 def test_another_regular_expression() -> None:
     story = PAIR.replace("bob beat topics=orders", "bob beat regex=ord.*").replace(
         "alice beat topics=orders", "alice beat regex=orders"
