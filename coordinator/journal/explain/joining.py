@@ -399,12 +399,12 @@ def duplicate_instance(case: Case) -> Finding | None:
     fenced = [each for each in others if _of_instance(each, mine)]
     evidence: list[str] = []
     certainty: Certainty | None = None
-    for earlier, later in pairwise(there):
-        if later.host == earlier.old_host != earlier.host:
-            evidence.append(f"{mine} moved from {earlier.old_host} to {earlier.host} and back")
-            certainty = Certainty.CERTAIN
-            break
     alive = [each for each in there if each.old_was_alive]
+    back = [earlier for earlier, later in pairwise(there) if later.host == earlier.old_host != earlier.host]
+    if back:
+        evidence.append(f"{mine} moved from {back[0].old_host} to {back[0].host} and back")
+        # Once, and with each former process gone, a deploy that is rolled back does that too.
+        certainty = Certainty.CERTAIN if alive or len(back) > 1 else Certainty.POSSIBLE
     if alive:
         evidence.append("the replaced process was still alive: connected, and heard of just before")
         certainty = certainty or Certainty.LIKELY

@@ -566,6 +566,27 @@ def test_replacements_in_turns_are_certain() -> None:
     assert "web-2 moved from 10.0.0.7 to 10.0.0.9 and back" in found.evidence
 
 
+def there_and_back(*names: str, **facts: object) -> Explanation:
+    """A deploy to other hosts that is rolled back seven minutes later."""
+    life = Life()
+    for turn, (old, new) in enumerate((("10.0.0", "10.0.1"), ("10.0.1", "10.0.0"))):
+        for number, name in enumerate(names):
+            who = instance(name, f"{new}.{number}", f"{turn + 1}")
+            at = turn * 420_000 + number * 30_000
+            replaced(life.at(at), who, f"{name}-{turn}", f"{old}.{number}", **facts)
+    return why(life)
+
+
+def test_a_deploy_to_other_hosts_that_is_rolled_back_is_possibly_two_processes() -> None:
+    found = there_and_back("web-1", "web-2")
+    assert (said(found), others(found)) == (("rolling-restart", "likely"), {"duplicate-instance-id"})
+    assert found.alternatives[0].certainty == "possible"
+    found = there_and_back("web-1")
+    assert (said(found), others(found)) == (("static-member-replaced", "likely"), {"duplicate-instance-id"})
+    found = there_and_back("web-1", old_connected=True)
+    assert said(found) == ("duplicate-instance-id", "certain")
+
+
 def test_a_rolling_restart_of_static_members() -> None:
     life = Life()
     for number in range(3):
