@@ -68,6 +68,11 @@ class Did(NamedTuple):
         """Whether it ended a member's session; a LeaveGroup that was lost with its broker did not."""
         return self.what in ENDS and self.outcome != INTERRUPTED
 
+    @property
+    def evicts(self) -> bool:
+        """Whether a member was evicted: also one whose session expired because its LeaveGroup was lost."""
+        return self.what in EVICTS or self.silent_ms > 0
+
 
 class Deploy(NamedTuple):
     """Every process of a group was restarted, one after the other."""
@@ -346,12 +351,12 @@ class Group:
             error = await member.heartbeat()
             assert error == ErrorCode.NONE, (member.client_id, error)
 
-    async def lose(self, members: Sequence[Member]) -> None:
-        """These members died with their broker, and their sessions, which restarted on the new one, have just
-        expired: the others rebalance."""
-        await self._rebalance("crashed", members[0], silent_ms=self.session_ms)
+    async def lose(self, members: Sequence[Member], what: str) -> None:
+        """These members were gone when their broker died, and their sessions, which restarted on the new one,
+        have just expired: the others rebalance."""
+        await self._rebalance(what, members[0], silent_ms=self.session_ms)
         for member in members[1:]:  # in the same step
-            self._note("crashed", member)
+            self._note(what, member)
 
     async def end(self) -> None:
         """Cut all connections; the journal entries about that are not read any more."""

@@ -189,7 +189,7 @@ async def fail_over(cluster: AsyncCluster, groups: Sequence[Group], journal: Jou
     await first.passes(first.session_ms + 1_000)  # in one jump: the others do not wait forever to rejoin
     for group in theirs:
         if group.name in gone:
-            await group.lose(gone[group.name])
+            await group.lose(gone[group.name], "clean-shutdown" if group is first else "crashed")
     shards = {each.key: each.partition for each in await cluster.records(JOURNAL)}
     on = {each.name: shards[each.name.encode()] for each in theirs}
     lost = dict.fromkeys(on.values(), 0)

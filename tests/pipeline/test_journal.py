@@ -23,7 +23,7 @@ from muster.pipeline.journal.build import build
 from muster.pipeline.journal.entries import Told, read
 from muster.pipeline.journal.rebalances import explained as explained_rows
 from tests.journal.explain.consumer import stories
-from tests.pipeline.driven import BEGINS, COMPLETED, EVICTS, INTERRUPTED, UNDER_WAY, Did
+from tests.pipeline.driven import BEGINS, COMPLETED, INTERRUPTED, UNDER_WAY, Did
 from tests.pipeline.generator import SHARDS, Journal
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def test_sessions_are_those_that_there_were(built: Tables, journal: Journal) -> 
     ended = Counter((each.group, each.client_id) for each in journal.did if each.is_end)
     over = [row for row in rows if row["ended_ms"] is not None]
     assert counted(over, "group", "client_id") == ended
-    out = Counter((each.group, each.client_id) for each in journal.did if each.what in EVICTS)
+    out = Counter((each.group, each.client_id) for each in journal.did if each.evicts)
     assert counted([row for row in rows if row["evicted"]], "group", "client_id") == out
 
 
@@ -370,7 +370,7 @@ def test_group_health(built: Tables, journal: Journal) -> None:
         made = [each for each in mine if each.outcome is not None]
         check_costs(row, [each for each in built["rebalances"] if each["group"] == group])
         assert row["rebalances"] == len(made)
-        assert row["evictions"] == sum(each.what in EVICTS for each in mine)
+        assert row["evictions"] == sum(each.evicts for each in mine)
         assert row["near_misses"] == sum(each.what == "heartbeat-late" for each in mine)
         assert row["commits_refused"] == sum(each.what == "commit-refused" for each in mine)
         times = Counter(each.what for each in made)
@@ -699,7 +699,7 @@ def test_flapping_members_and_hosts(built: Tables, journal: Journal) -> None:
         for key in (members(each), hosts(each)):
             sessions[key] += each.what in BEGINS
             ends[key] += each.is_end
-            evictions[key] += each.what in EVICTS
+            evictions[key] += each.evicts
             late[key] += each.what == "heartbeat-late"
             if each.what in BEGINS:
                 groups[key].add(each.group)

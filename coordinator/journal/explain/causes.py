@@ -12,6 +12,7 @@ from typing import Final
 from muster.coordinator.journal.explain import incidents, joining, leaving
 from muster.coordinator.journal.explain.consumer import migration, reasons
 from muster.coordinator.journal.explain.findings import Case, Finding, Rule, weigh
+from muster.coordinator.journal.explain.names import duration
 from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, Kind, Trigger
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
@@ -121,6 +122,11 @@ def diagnose(case: Case) -> list[Finding]:
     gone_over = migration.finding(case)
     if gone_over is not None and gone_over.diagnosis is Diagnosis.UPGRADED:
         return [gone_over]
+    former = leaving.left_before(case)
+    if former is not None:
+        ago = duration(case.start.entry.at_ms - former.start.entry.at_ms)
+        lost = f"it was removed {ago} before, in a rebalance that was lost when the coordinator moved"
+        return [each._replace(evidence=(lost, *each.evidence)) for each in diagnose(former)]
     rules = OF_CONSUMER_GROUPS if case.kind is Kind.CONSUMER else RULES
     found = [rule(case) for rule in rules.get(case.trigger or "", ())]
     weighed = weigh([each for each in found if each is not None]) or [_UNKNOWN]

@@ -7,7 +7,7 @@ from typing import Final
 
 from muster.coordinator.journal.entries import REJOINS_TOLD_MAX, Entry
 from muster.coordinator.journal.explain import cost as costs
-from muster.coordinator.journal.explain import incidents, words
+from muster.coordinator.journal.explain import incidents, leaving, words
 from muster.coordinator.journal.explain.causes import diagnose
 from muster.coordinator.journal.explain.consumer import migration, reasons, refusals
 from muster.coordinator.journal.explain.facts import members, text, whole
@@ -243,6 +243,9 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
         owes = reasons.owes(first, who)
     elif rebalance.joined is not None:
         owes = f"the leader {who} has not sent the assignment"
+    left = _left_before(rebalance, first, names, now_ms)
+    if left is not None:
+        return left._replace(says=f"{owes}: {left.says}")
     if first.disconnected_ms is not None:
         closed = duration(now_ms - first.disconnected_ms)
         says = f"{owes}, and its connection closed {closed} ago: the process is probably gone"
@@ -263,6 +266,22 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
         says,
         (f"the group has waited for it for {duration(waited_ms)}",),
     )
+
+
+def _left_before(rebalance: Rebalance, first: Awaited, names: Names, now_ms: int) -> Finding | None:
+    """Why a member had left that got its place back when the coordinator moved."""
+    if rebalance.kind is not Kind.CLASSIC:
+        return None
+    start = leaving.lost_leave(rebalance, rebalance.last, first.member)
+    if start is None or start.trigger != Trigger.MEMBER_LEFT:
+        return None
+    found = diagnose(Case(rebalance, start, names, now_ms))[0]
+    if found.diagnosis is Diagnosis.EVICTED_BY_ADMIN:
+        return None  # it may still be there
+    ago, waited = duration(now_ms - start.entry.at_ms), duration(now_ms - first.since_ms)
+    lost = f"it left {ago} ago, in a rebalance that was lost when the coordinator moved"
+    waits = f"the group waits for it until its session expires, for {waited} so far"
+    return found._replace(evidence=(lost, *found.evidence, waits))
 
 
 def _longest(waiting: list[Awaited]) -> Awaited:

@@ -197,27 +197,37 @@ _THERE: Final = frozenset(
 """Recorded only of current members."""
 
 
+class Lost(NamedTuple):
+    """The ids of members whose coming or going is lost with a rebalance."""
+
+    came: frozenset[str] = frozenset()
+    went: frozenset[str] = frozenset()
+
+
 class Joining:
-    """Who is joining a classic group. New members are stored when the group becomes Stable: a coordinator
-    that takes over before does not know them."""
+    """Who joins and leaves a rebalancing classic group. Its members are stored when it becomes Stable: a
+    coordinator that takes over before knows those of before the rebalance."""
 
     def __init__(self) -> None:
-        self._ids: set[str] = set()
+        self._came: set[str] = set()
+        self._went: set[str] = set()
         self.is_under_way = False
         """Whether the group rebalances."""
 
-    def see(self, entry: Entry) -> set[str]:
-        """Take the next entry. Returns the ids of those whom the group loses by it."""
-        lost: set[str] = set()
+    def see(self, entry: Entry) -> Lost:
+        """Take the next entry. Returns whom the group loses and gets back by it."""
+        lost = Lost()
         match entry.type:
             case "member_added" if entry.member is not None:
-                self._ids.add(entry.member.id)
+                self._came.add(entry.member.id)
+            case "member_removed" if entry.member is not None:
+                self._went.add(entry.member.id)
             case "state_changed" if text(entry, "to_state") in (PREPARING, COMPLETING):
                 self.is_under_way = True
             case "state_changed" | "protocol_migrated" | "shard_loaded":
                 if entry.type == "shard_loaded" and self.is_under_way:
-                    lost = self._ids
-                self.is_under_way, self._ids = False, set()
+                    lost = Lost(frozenset(self._came), frozenset(self._went - self._came))
+                self.is_under_way, self._came, self._went = False, set(), set()
         return lost
 
 
@@ -226,7 +236,8 @@ def present(entries: Iterable[Entry], before: Iterable[str] = ()) -> set[str]:
     the first."""
     there, joining = set(before), Joining()
     for entry in entries:
-        there -= joining.see(entry)
+        lost = joining.see(entry)
+        there = (there - lost.came) | lost.went
         match entry.type:
             case "state_changed":
                 if text(entry, "to_state") in (EMPTY, DEAD):

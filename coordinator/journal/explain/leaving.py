@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from muster.coordinator.journal.entries import CUT, Entry, Member
 from muster.coordinator.journal.explain.facts import member, members, same_client, text, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
 from muster.coordinator.journal.explain.names import count, duration
-from muster.coordinator.journal.explain.vocabulary import COMPLETING, Certainty, Diagnosis, Kind
+from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance, Start
+from muster.coordinator.journal.explain.vocabulary import (
+    COMPLETING,
+    PREPARING,
+    Certainty,
+    Diagnosis,
+    Kind,
+    Trigger,
+)
 
 _AT_ONCE_MS: Final = 10_000
 """A connection that closes this soon after a LeaveGroup was closed with it."""
@@ -128,6 +137,39 @@ def never_came_along(case: Case) -> Finding | None:
     says = f"{_CRASH} before or while the coordinator moved"
     evidence = f"it was not heard of after broker {moved.broker} took over the group {ago} before"
     return Finding(Diagnosis.CRASHED, Certainty.LIKELY, says, (evidence,))
+
+
+def lost_leave(rebalance: Rebalance, until: int, who: Member) -> Start | None:
+    """The removal, in a classic group's rebalance that was lost when the coordinator moved, of a member that
+    got its place back by that; None also if an entry up to stream[until] tells that it was there since."""
+    is_back = False
+    for index in range(until - 1, max(-1, until - LOOK_ENTRIES_MAX), -1):
+        each = rebalance.stream[index]
+        if each.type == "shard_loaded":
+            is_back = True
+        elif each.type == "state_changed":
+            if text(each, "to_state") not in (PREPARING, COMPLETING):
+                return None  # what was before is stored
+        elif each.member is None or each.member.id != who.id:
+            continue
+        elif each.type == "member_removed":
+            return Start(index, each, each.trigger) if is_back else None
+        elif each.type != "member_disconnected":
+            return None
+    return None
+
+
+def left_before(case: Case) -> Case | None:
+    """The case of that removal, if the member's session expired because it was not heard from after it."""
+    if case.trigger != Trigger.SESSION_EXPIRED or case.member is None or case.kind is not Kind.CLASSIC:
+        return None
+    if _unheard_since_move(case) is None:
+        return None
+    at = case.start.index
+    while at > 0 and case.rebalance.stream[at] is not case.removed:
+        at -= 1
+    start = lost_leave(case.rebalance, at, case.member)
+    return None if start is None else replace(case, start=start)
 
 
 def expired_for_unknown_reasons(case: Case) -> Finding | None:

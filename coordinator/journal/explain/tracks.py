@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain.facts import Joining, counts, members, text, whole
+from muster.coordinator.journal.explain.facts import Joining, Lost, counts, members, text, whole
 from muster.coordinator.journal.explain.names import names_in
 from muster.coordinator.journal.explain.phases import EXPIRES_LATE_MS
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
@@ -203,7 +203,7 @@ class Tracks:
                 self._turn_row(key, entry.at_ms, None)
             self._ids.clear()
 
-    def _loaded(self, at_ms: int, lost: set[str], was_joining: bool) -> None:
+    def _loaded(self, at_ms: int, lost: Lost, was_joining: bool) -> None:
         """Another coordinator knows only members that are stored, and continues no join."""
         self._outlived(self._coordinated_ms)
         for silence in self._silences.values():
@@ -212,11 +212,13 @@ class Tracks:
                 silence.before = Standing.STABLE
         for member_id, key in list(self._ids.items()):
             standing = self._rows[key].spans[-1].standing
-            if member_id in lost or standing == Standing.PENDING:
+            if member_id in lost.came or standing == Standing.PENDING:
                 self._turn_row(key, at_ms, None)
                 del self._ids[member_id]
             elif was_joining and standing in (Standing.JOINING, Standing.AWAITED, Standing.SYNCING):
                 self._turn_row(key, at_ms, Standing.STABLE)
+        for member_id in sorted(lost.went):
+            self._known(member_id, at_ms, Standing.STABLE)
         if was_joining:
             self.group.turn(at_ms, STABLE if self._ids else EMPTY)
 

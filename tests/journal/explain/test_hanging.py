@@ -549,3 +549,22 @@ def test_phases_add_up_before_it_is_over_and_if_its_end_is_missing() -> None:
     life.at(6_350).stable(WEB_2, "leader rejoined", 0, 300)
     life.entries.pop()
     assert phases(life.at(9_000).add("heartbeat_late", WEB_1)) == (300, 6_050)
+
+
+def test_a_member_whose_leave_was_lost_when_the_coordinator_moved() -> None:
+    """It got its place back, and the group waits for its session to expire."""
+
+    def waits(**facts: object) -> Explanation:
+        life = Life().at(0).add("member_removed", WEB_2, trigger="member left", **facts)
+        life.preparing(WEB_2, "member left", waiting_for=(WEB_1,))
+        life.at(100).add("member_disconnected", WEB_2, after_removal_ms=100)
+        life.at(500).shard_event("shard_loaded", epoch=4)
+        life.at(1_000).preparing(WEB_1, "leader rejoined", waiting_for=(WEB_2,), until_ms=T0 + 301_000)
+        return why(life, 21_000)
+
+    found = waits()
+    assert (found.diagnosis.value, found.certainty.value) == ("clean-shutdown", "certain")
+    assert found.meaning == "web-2 has not rejoined: the consumer was closed"
+    assert found.evidence[0] == "it left 21.0 s ago, in a rebalance that was lost when the coordinator moved"
+    assert "the group waits for it until its session expires, for 20.0 s so far" in found.evidence
+    assert waits(requested_by=WEB_3.to_json()).diagnosis.value == "crashed"

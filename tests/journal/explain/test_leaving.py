@@ -146,6 +146,34 @@ def test_a_member_that_did_not_follow_a_moved_coordinator() -> None:
     assert found.evidence == ("it was not heard of after broker 2 took over the group 45.0 s before",)
 
 
+def leave_lost(stored: bool = False, reason: str | None = "the consumer was closed") -> Life:
+    """A member leaves at -47 s, and the coordinator moves at -45 s, mostly before that rebalance is over."""
+    life = (
+        Life().at(-47_000).add("member_removed", WEB_2, trigger="member left", reason=reason, silent_ms=900)
+    )
+    life.preparing(WEB_2, "member left", reason=reason, waiting_for=(WEB_1,))
+    life.at(-46_900).add("member_disconnected", WEB_2, after_removal_ms=100)
+    if stored:
+        life.joined().stable(WEB_2, "member left", -47_000, -46_900)
+    life.broker = 2
+    life.at(-45_000).shard_event("shard_loaded", epoch=4, groups=1, took_ms=12, from_broker=1)
+    life.at(0).add("member_removed", WEB_2, trigger="session expired", silent_ms=45_000, connected=False)
+    return life.rebalanced(WEB_2, "session expired")
+
+
+def test_a_member_whose_leave_was_lost_with_its_rebalance() -> None:
+    found = why(leave_lost())
+    assert said(found) == ("clean-shutdown", "certain")
+    assert found.cause == "session expired"
+    lost = "it was removed 47.0 s before, in a rebalance that was lost when the coordinator moved"
+    assert found.evidence == (lost, 'reason given: "the consumer was closed"')
+    assert said(why(leave_lost(reason="consumer poll timeout has expired"))) == (
+        "poll-deadline-missed",
+        "certain",
+    )
+    assert said(why(leave_lost(stored=True))) == ("crashed", "likely")
+
+
 def test_without_any_facts_both_are_possible() -> None:
     found = why(Life().rebalanced(WEB_2, "session expired"))
     assert said(found) == ("crashed", "possible")

@@ -230,3 +230,23 @@ def test_a_move_of_a_stable_or_a_consumer_group_loses_nobody() -> None:
         assert [spans(each) for each in tracks.members] == [spans(each) for each in before.members]
         assert spans(tracks.group) == spans(before.group)
         assert present(life.entries) == {WEB_2.id}
+
+
+def test_who_left_in_a_rebalance_that_is_lost_is_back() -> None:
+    life = Life().at(-9_000).add("heartbeat_late", WEB_1).add("heartbeat_late", WEB_2)
+    life.at(0).add("member_removed", WEB_2, trigger="member left")
+    life.preparing(WEB_2, "member left", waiting_for=(WEB_1,))
+    life.at(500).shard_event("shard_loaded", epoch=4)
+    life.at(45_500)
+    tracks = {each.name: spans(each)[-2:] for each in Tracks(life.entries).members}
+    assert tracks["web-2"] == [(-9_000, 0, Standing.STABLE), (500, None, Standing.STABLE)]
+    assert present(life.entries) == {WEB_1.id, WEB_2.id}
+    life.add("member_removed", WEB_2, trigger="session expired")
+    assert present(life.entries) == {WEB_1.id}
+
+
+def test_who_came_and_left_in_a_rebalance_that_is_lost_is_not_back() -> None:
+    life = Life().at(-9_000).add("heartbeat_late", WEB_1).at(0).add("member_added", WEB_2)
+    life.preparing(WEB_2, "member joined", waiting_for=(WEB_1,))
+    life.at(100).add("member_removed", WEB_2, trigger="member left")
+    assert present(life.at(500).shard_event("shard_loaded", epoch=4).entries) == {WEB_1.id}
