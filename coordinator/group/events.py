@@ -505,9 +505,9 @@ class MetadataChanged(Event):
 
 @_event
 class TopicsGrown(Event):
-    """Partition counts of subscribed topics differ from those at the last assignment; found when the leader
-    rejoins, and at the latest when the next assignment arrives. In a consumer group, from those at the last
-    epoch."""
+    """Partition counts of subscribed topics differ from those that the last assignment was based on; found
+    when the leader rejoins, or when an assignment arrives that shows it. In a consumer group, from those at
+    the last epoch."""
 
     topics: tuple[tuple[str, int, int], ...]
     """Name, partitions then, partitions now; 0: there was or is no such topic, or no regular expression

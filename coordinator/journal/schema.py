@@ -244,7 +244,7 @@ TYPES: Final = (
     ),
     _type(
         "topics_grown",
-        "Subscribed topics have a different number of partitions than at the last assignment.",
+        "Subscribed topics have a different number of partitions than the last assignment was based on.",
         Field("topics", _list_of(_row(_TEXT, _COUNT, _COUNT)), "[topic, partitions before, partitions now]"),
     ),
     _type(

@@ -215,7 +215,7 @@ def test_growth_that_was_seen_late_is_told_with_the_assignment(harness: Harness)
     there_are(harness, orders=4)
     join(harness, join_request(bob), "bob")
     assert told(harness, TopicsGrown) == []
-    harness.ask(Shard.sync, sync_request(alice, 3), SYNC)
+    harness.ask(Shard.sync, sync_request(alice, 3, {alice: assignment(0, 1, 2, 3)}), SYNC)
     events = [type(event) for event in harness.take_events()]
     assert events[:2] == [TopicsGrown, Assigned]
 
@@ -227,7 +227,7 @@ def test_growth_is_told_again_when_it_goes_on(harness: Harness) -> None:
     join(harness, join_request(alice))
     there_are(harness, orders=5)
     join(harness, join_request(bob), "bob")
-    harness.ask(Shard.sync, sync_request(alice, 3), SYNC)
+    harness.ask(Shard.sync, sync_request(alice, 3, {alice: assignment(0, 1, 2, 3, 4)}), SYNC)
     assert [event.topics for event in told(harness, TopicsGrown)] == [
         (("orders", 3, 4),),
         (("orders", 4, 5),),
@@ -241,8 +241,97 @@ def test_growth_is_not_told_when_another_rejoins_or_the_leader_joins_a_rebalance
     for member_id in (bob, alice):
         join(harness, join_request(member_id, protocols=[("range", subscription("orders", "clicks"))]))
         assert told(harness, TopicsGrown) == []
-    harness.ask(Shard.sync, sync_request(alice, 3), SYNC)
+    harness.ask(Shard.sync, sync_request(alice, 3, {bob: assignment(3)}), SYNC)
     assert [event.topics for event in told(harness, TopicsGrown)] == [(("orders", 3, 4),)]
+
+
+def assign(harness: Harness, leader: str, other: str, owned: dict[str, tuple[int, ...]]) -> None:
+    """Rebalance because of the other member, with these topics; the leader assigns it all of them."""
+    topics = tuple(owned)
+    for member_id, offered in ((other, ("range", "sticky")), (other, ("range",)), (leader, ("range",))):
+        join(harness, join_request(member_id, protocols=[(name, subscription(*topics)) for name in offered]))
+    assigned = {other: embedded.assignment(owned, 1)}
+    generation_id = harness.group().generation_id
+    for member_id in (leader, other):
+        sent = assigned if member_id == leader else None
+        harness.ask(Shard.sync, sync_request(member_id, generation_id, sent), SYNC)
+
+
+def grown_at_rejoin(harness: Harness, leader: str, *topics: str) -> list[tuple[str, int, int]]:
+    """What is told when the leader rejoins, as it does when it sees another partition count."""
+    harness.take_events()
+    join(harness, join_request(leader, protocols=[("range", subscription(*topics))]))
+    return [each for event in told(harness, TopicsGrown) for each in event.topics]
+
+
+def test_growth_that_the_leader_has_not_seen_is_told_when_it_rejoins(harness: Harness) -> None:
+    """It assigned by its own metadata, older than what the coordinator knows."""
+    there_are(harness, orders=2, clicks=1, gone=2, later=0)
+    alice, bob = stable(harness, "alice", "bob")
+    before = {"orders": (0, 1), "clicks": (0,), "gone": (0, 1), "later": ()}
+    assign(harness, alice, bob, before)
+    there_are(harness, orders=4, clicks=2, later=1)
+    harness.take_events()
+    assign(harness, alice, bob, before)
+    assert told(harness, TopicsGrown) == []
+    assign(harness, alice, bob, before | {"clicks": (0, 1)})
+    assert [event.topics for event in told(harness, TopicsGrown)] == [(("clicks", 1, 2),)]
+    grown = grown_at_rejoin(harness, alice, *before)
+    assert grown == [("gone", 2, 0), ("later", 0, 1), ("orders", 2, 4)]
+    assign(harness, alice, bob, before)
+    assert grown_at_rejoin(harness, alice, *before) == [], "once, also if the leader never sees it"
+
+
+def test_of_topics_that_nobody_reads_any_more_no_growth_is_kept(harness: Harness) -> None:
+    there_are(harness, orders=2, clicks=1, gone=2)
+    alice, bob = stable(harness, "alice", "bob")
+    assign(harness, alice, bob, {"orders": (0, 1), "clicks": (0,), "gone": (0, 1)})
+    there_are(harness, orders=2, clicks=2)
+    harness.take_events()
+    assign(harness, alice, bob, {"orders": (0, 1)})
+    assert [event.topics for event in told(harness, TopicsGrown)] == [(("gone", 2, 0),)]
+    assign(harness, alice, bob, {"orders": (0, 1), "clicks": (0, 1)})
+    assert grown_at_rejoin(harness, alice, "orders", "clicks") == []
+
+
+def test_growth_is_told_of_a_leader_that_names_what_another_owns_no_more(harness: Harness) -> None:
+    """What it names is what it was assigned, with an eager assignor too."""
+    there_are(harness, orders=2)
+    alice, _ = stable(harness, "alice", "bob", protocols=cooperative(0, 1))
+    there_are(harness, orders=4)
+    harness.take_events()
+    join(harness, join_request(alice, protocols=cooperative(0)))
+    assert [event.topics for event in told(harness, TopicsGrown)] == [(("orders", 2, 4),)]
+
+
+def test_of_an_assignment_that_nobody_can_read_growth_is_told_at_once(harness: Harness) -> None:
+    there_are(harness, orders=3)
+    alice, bob = stable(harness, "alice", "bob")
+    there_are(harness, orders=4)
+    harness.take_events()
+    for member_id in (bob, alice):
+        join(harness, join_request(member_id, protocols=[("range", subscription("orders", "clicks"))]))
+    harness.ask(Shard.sync, sync_request(alice, 3, {alice: b"garbage"}), SYNC)
+    assert [event.topics for event in told(harness, TopicsGrown)] == [(("orders", 3, 4),)]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_growth_is_not_told_of_a_leader_that_gives_partitions_up(harness: Harness, deleted: bool) -> None:
+    """It rejoins for that reason (KIP-429), unless what it gives up is gone."""
+    there_are(harness, orders=3)
+    alice, bob = stable(harness, "alice", "bob", protocols=cooperative(0, 1, 2))
+    there_are(harness, orders=2 if deleted else 4)
+    harness.take_events()
+    join(harness, join_request(alice, protocols=cooperative(0, 1)))
+    grown = [event.topics for event in told(harness, TopicsGrown)]
+    assert grown == ([(("orders", 3, 2),)] if deleted else [])
+    join(harness, join_request(bob, protocols=cooperative(0, 1, 2)), "bob")
+    harness.ask(Shard.sync, sync_request(alice, 3, {alice: assignment(0, 1)}), SYNC)
+    assert told(harness, TopicsGrown) == []
+    harness.ask(Shard.sync, sync_request(bob, 3), SYNC)
+    join(harness, join_request(alice, protocols=cooperative(0, 1)))
+    grown = [event.topics for event in told(harness, TopicsGrown)]
+    assert grown == ([] if deleted else [(("orders", 3, 4),)])
 
 
 def test_of_topics_that_nobody_can_read_none_has_grown(harness: Harness) -> None:

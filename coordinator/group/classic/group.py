@@ -18,7 +18,7 @@ from muster.coordinator.group.classic import refusals, views
 from muster.coordinator.group.classic.member import LISTED_MAX, ClassicMember, Protocols
 from muster.coordinator.group.classic.ownership import Ownership
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
-from muster.coordinator.group.classic.subscriptions import PartitionCounts, partition_counts
+from muster.coordinator.group.classic.subscriptions import PartitionCounts
 from muster.coordinator.group.events import (
     Cause,
     MemberIdentity,
@@ -166,7 +166,7 @@ class ClassicGroup:
         self.ownership: Ownership = {}
         """By the last assignment."""
         self.partition_counts: PartitionCounts | None = None
-        """Partition counts of the subscribed topics at the last assignment; None: not known."""
+        """Partition counts of the subscribed topics, as the last assignment was based on; None: not known."""
         self._generations: tuple[tuple[int, int], ...] = ()
         """The latest generations, and when they began."""
         self._supporters: Counter[str] = Counter()  # how many members offer a protocol
@@ -535,11 +535,14 @@ class ClassicGroup:
         return frozenset(topics)
 
     def count_partitions(self) -> None:
-        """Remember how many partitions the subscribed topics have."""
+        """Remember how many partitions the subscribed topics have, where that is not known yet."""
         if self.subscribed_topics is None or self.topics.partitions is None:
             self.partition_counts = None
         else:
-            self.partition_counts = partition_counts(self.subscribed_topics, self.topics.partitions)
+            known, there = self.partition_counts or {}, self.topics.partitions
+            self.partition_counts = {
+                name: known.get(name, there.get(name, 0)) for name in self.subscribed_topics
+            }
 
     # --- timers ---------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
-from muster.coordinator.group.classic import rebalance, refusals, subscriptions
+from muster.coordinator.group.classic import ownership, rebalance, refusals, subscriptions
 from muster.coordinator.group.classic.group import CONSUMER, ClassicGroup, refused_join
 from muster.coordinator.group.classic.member import ClassicMember, Protocols
 from muster.coordinator.group.classic.states import GroupState
@@ -196,7 +196,8 @@ def _tell_rejoined(
     group: ClassicGroup, member: ClassicMember, protocols: Protocols, cause: Cause, step: Step
 ) -> None:
     """Report what has changed about a known member, before the group adopts it."""
-    if group.state is GroupState.STABLE and member.member_id == group.leader:
+    leads = group.state is GroupState.STABLE and member.member_id == group.leader
+    if leads and not _gave_up(group, member, protocols):
         tell_grown(group, cause, step)
     _tell_metadata(group, member, protocols, cause, step)
     rebalancing = group.rebalance if group.state is GroupState.PREPARING_REBALANCE else None
@@ -227,11 +228,27 @@ def _of_protocols(protocols: Protocols, known: Protocols) -> Protocols:
     return tuple(each for each in protocols if each[0] in names)
 
 
-def tell_grown(group: ClassicGroup, cause: Cause, step: Step) -> None:
-    """Report, once, the topics of the last assignment whose partition counts have changed."""
+def _gave_up(group: ClassicGroup, member: ClassicMember, protocols: Protocols) -> bool:
+    """Whether the member rejoins because the last assignment withheld partitions that it had to give up
+    (KIP-429), whatever has grown."""
+    if group.protocol_type != CONSUMER:
+        return False
+    there = group.topics.partitions or {}
+    gone = subscriptions.given_up(member.protocols, protocols)
+    return ownership.withholds(group.ownership, {each for each in gone if each[1] < there.get(each[0], 0)})
+
+
+def tell_grown(
+    group: ClassicGroup, cause: Cause, step: Step, *, assigned: ownership.Ownership | None = None
+) -> None:
+    """Report, once, the topics of the last assignment whose partition counts have changed; of those that have
+    changed since the leader computed what it `assigned`, nothing yet."""
     if group.partition_counts is None or group.topics.partitions is None:
         return
     grown = subscriptions.grown(group.partition_counts, group.topics.partitions)
+    if grown and assigned is not None:
+        unseen = ownership.unseen(assigned, grown)
+        grown = [each for each in grown if each[0] not in unseen]
     if grown:
         group.partition_counts = {**group.partition_counts, **{name: count for name, _, count in grown}}
         step.events.append(TopicsGrown(*group.stamp(step, cause), topics=tuple(grown)))

@@ -7,7 +7,7 @@ that a leader can send is an error here, and what would take too long to compare
 from __future__ import annotations
 
 import struct as binary
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from muster.coordinator.group.classic.member import LISTED_MAX, ClassicMember
@@ -89,6 +89,32 @@ def owner(ownership: Ownership, topic: str, partition: int) -> ClassicMember | N
         return _owners(ownership)[0].get(topic, {}).get(partition)
     except _Unreadable:
         return None
+
+
+def withholds(ownership: Ownership, partitions: Collection[tuple[str, int]]) -> bool:
+    """Whether one of these partitions has no owner; False if that is not known."""
+    try:
+        owners = _owners(ownership)[0] if partitions else {}
+    except _Unreadable:
+        return False
+    return any(partition not in owners.get(topic, ()) for topic, partition in partitions)
+
+
+def unseen(ownership: Ownership, grown: Iterable[tuple[str, int, int]]) -> set[str]:
+    """Of topics with other partition counts (name, then, now), those that the leader assigned by the former
+    count: none of the new partitions, or also partitions that are gone. Empty if the assignment cannot be
+    read."""
+    try:
+        owners, _ = _owners(ownership)
+    except _Unreadable:
+        return set()
+    found: set[str] = set()
+    for name, then, now in grown:
+        fewer = min(then, now)
+        beyond = any(partition >= fewer for partition in owners.get(name, ()))
+        if beyond != (now > then):
+            found.add(name)
+    return found
 
 
 def _owners(ownership: Ownership) -> tuple[_Owners, list[tuple[ClassicMember, int]]]:

@@ -106,9 +106,18 @@ def _owned(subscription: ConsumerProtocolSubscription) -> set[tuple[str, int]]:
     }
 
 
-def partition_counts(names: Iterable[str], partitions: PartitionCounts) -> dict[str, int]:
-    """The partition counts of these topics now."""
-    return {name: partitions.get(name, 0) for name in names}
+def given_up(before: Protocols, after: Protocols) -> set[tuple[str, int]]:
+    """The partitions that a consumer owned when it last joined, and does not own now."""
+    found: set[tuple[str, int]] = set()
+    if before == after:
+        return found
+    known, listed_max = dict(before), LISTED_MAX // max(len(after), 1)
+    for name, metadata in after:
+        old = _subscription(known[name], listed_max) if name in known else None
+        new = _subscription(metadata, listed_max)
+        if old is not None and new is not None:
+            found |= _owned(old) - _owned(new)
+    return found
 
 
 def grown(before: PartitionCounts, partitions: PartitionCounts) -> list[tuple[str, int, int]]:

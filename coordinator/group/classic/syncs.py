@@ -112,10 +112,10 @@ def _assign(group: ClassicGroup, leader: ClassicMember, request: SyncGroupReques
 
 
 def _tell_assigned(group: ClassicGroup, cause: Cause, step: Step) -> None:
-    joins.tell_grown(group, cause, step)
-    group.count_partitions()
     before = group.ownership
     group.ownership = {member: member.assignment for member in group.members.values()}
+    joins.tell_grown(group, cause, step, assigned=group.ownership)
+    group.count_partitions()
     consumers = group.protocol_type == CONSUMER
     compared = ownership.compare(before, group.ownership) if consumers else ownership.UNREADABLE
     told = Assigned(*group.stamp(step, cause), **compared._asdict(), protocol=group.protocol_name)

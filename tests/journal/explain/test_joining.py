@@ -7,6 +7,7 @@ import pytest
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain import Explanation, explain
 from muster.coordinator.journal.explain.facts import everybody
+from tests.journal.explain.consumer import stories
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
 
 
@@ -469,6 +470,38 @@ def test_growth_that_is_found_later_is_not_why_partitions_given_up_are_handed_ou
         found = grown_later(who, 1, [["orders", 3, who.id, None]], owned_changed=True)
         assert said(found) == ("cooperative-follow-up", "certain")
         assert not others(found)
+
+
+def test_growth_that_the_leader_sees_a_rebalance_later() -> None:
+    """A deploy after partitions were added: whoever leads assigns by older metadata, refreshed at times."""
+    entries = stories.told("""
+        topic orders 2
+
+        alice join v3 topics=orders
+        alice sync v2 $alice=orders-0,orders-1
+        grow-topic orders 3
+        bob join v3 topics=orders
+        advance 1s
+        alice join v3 topics=orders
+        alice sync v2 $alice=orders-0 $bob=orders-1
+        bob sync v2
+        advance 30s
+        alice heartbeat
+        bob heartbeat
+        alice join v3 topics=orders
+        bob join v3 topics=orders
+        alice sync v2 $alice=orders-0,orders-2 $bob=orders-1
+        bob sync v2
+    """)
+    deploy, growth = (explain(entries, generation=each) for each in (2, 3))
+    assert deploy is not None
+    assert growth is not None
+    assert said(deploy) == ("new-member", "certain")
+    assert [each.trigger for each in entries if each.type == "topics_grown"] == ["leader rejoined"]
+    assert (said(growth), growth.meaning) == (
+        ("topics-grown", "certain"),
+        "the number of partitions changed: orders 2 → 3",
+    )
 
 
 def test_a_leader_that_says_that_topics_changed() -> None:
