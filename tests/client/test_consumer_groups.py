@@ -1272,6 +1272,16 @@ async def test_an_assignor_that_raises_is_told_by_a_reading_call_and_the_next_on
     assert "internal error" not in caplog.text
 
 
+async def rejoined_in_vain(consumer: Consumer) -> Group:
+    """The consumer's group, once its assignor has raised in a rebalance; the reader has another record."""
+    group = consumer._core.group
+    assert group is not None
+    group.request_rejoin("test")
+    assert await consumer.get() is not None  # and joins meanwhile
+    await until(lambda: isinstance(group._membership.error, AssignorFailed))
+    return group
+
+
 @pytest.mark.parametrize("by", ["a commit", "the close", "the close of a busy reader"])
 async def test_an_assignor_that_raises_holds_back_no_commit(broker: Broker, by: str) -> None:
     broker.create_topic("t")
@@ -1291,12 +1301,8 @@ async def test_an_assignor_that_raises_holds_back_no_commit(broker: Broker, by: 
         broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest", assignors=[assignor]
     ) as consumer:
         assert await consumer.get() is not None
-        group = consumer._core.group
-        assert group is not None
         assignor.fails = True
-        group.request_rejoin("test")
-        assert await consumer.get() is not None  # and joins meanwhile
-        await until(lambda: isinstance(group._membership.error, AssignorFailed))
+        await rejoined_in_vain(consumer)
         if by == "a commit":
             assert (await consumer.commit()).ok
         if by == "the close of a busy reader":
@@ -1330,12 +1336,8 @@ async def test_a_commit_does_not_wait_for_a_rebalance_whose_leaders_assignor_has
         broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest", assignors=[assignor]
     ) as consumer:
         assert await consumer.get() is not None
-        group = consumer._core.group
-        assert group is not None
         assignor.fails = True
-        group.request_rejoin("test")
-        assert await consumer.get() is not None  # and joins meanwhile
-        await until(lambda: isinstance(group._membership.error, AssignorFailed))
+        group = await rejoined_in_vain(consumer)
         if by == "a commit":
             for call in (consumer.commit, consumer.get):
                 with pytest.raises(ClientError, match=told):

@@ -52,6 +52,14 @@ DEADLINE_S: Final = 30.0
 LARGE: Final = b"v" * 3_000
 
 
+def logged(monkeypatch: pytest.MonkeyPatch, level: str) -> io.StringIO:
+    """What is logged from now on, from this level."""
+    lines = io.StringIO()
+    for part, new in (("level", log.LEVELS[level]), ("stream", lines), ("logger", None), ("writer", None)):
+        monkeypatch.setattr(log._Output, part, new)
+    return lines
+
+
 @pytest.fixture
 async def broker(start_brokers: StartBrokers) -> Broker:
     """One broker with the topic "t"."""
@@ -585,9 +593,7 @@ async def test_values_are_told_as_kafka_writes_them(wire: Wire) -> None:
 async def test_passwords_are_kept_and_neither_told_nor_logged(
     wire: Wire, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = io.StringIO()
-    for part, new in (("level", log.LEVELS["debug"]), ("stream", lines), ("logger", None), ("writer", None)):
-        monkeypatch.setattr(log._Output, part, new)
+    lines = logged(monkeypatch, "debug")
     secret = "hunter2-is-a-password"
     assert await alter(wire, BROKER, "1", (name, SET, secret)) == 0
     (found,) = (await described(wire, BROKER, "1", keys=[name], synonyms=True)).values()
@@ -697,14 +703,7 @@ async def test_a_stored_config_that_contradicts_a_setting_is_named_and_refuses_n
     for name, configs in rows.items():
         await before.brokers[0].store.update_broker_configs(BrokerConfigsRow(name, configs), expected={})
     await before.stop()
-    lines = io.StringIO()
-    for part, new in (
-        ("level", log.LEVELS["warning"]),
-        ("stream", lines),
-        ("logger", None),
-        ("writer", None),
-    ):
-        monkeypatch.setattr(log._Output, part, new)
+    lines = logged(monkeypatch, "warning")
     (broker,) = (await start_brokers(**kept, **settings)).brokers
     async with await Wire.connect(broker.port) as wire:
         for text in "true", "false":
@@ -725,9 +724,7 @@ async def test_a_stored_config_that_contradicts_a_setting_is_named_and_refuses_n
 async def test_a_stored_limit_that_lets_nobody_in_is_named_and_not_in_force(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = io.StringIO()
-    for part, new in (("level", log.LEVELS["info"]), ("stream", lines), ("logger", None), ("writer", None)):
-        monkeypatch.setattr(log._Output, part, new)
+    lines = logged(monkeypatch, "info")
     row = BrokerConfigsRow("1", {"max.connections.per.ip": "0"})
     await broker.store.update_broker_configs(row, expected={})
     await broker.configs.refresh()
@@ -781,9 +778,7 @@ async def test_a_kept_value_that_cannot_be_read_is_named(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older muster took an address that is none."""
-    lines = io.StringIO()
-    for part, new in (("level", log.LEVELS["info"]), ("stream", lines), ("logger", None), ("writer", None)):
-        monkeypatch.setattr(log._Output, part, new)
+    lines = logged(monkeypatch, "info")
     row = {"max.connections.per.ip.overrides": "127.0.0.1:9,300.1.1.1:5", "num.io.threads": "newer"}
     await broker.store.update_broker_configs(BrokerConfigsRow("", row), expected={})
     await broker.configs.refresh()

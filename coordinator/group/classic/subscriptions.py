@@ -6,7 +6,7 @@ Whatever cannot be read is left out, never an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -72,17 +72,12 @@ def difference(before: Protocols, after: Protocols, *, consumers: bool) -> Diffe
     if earlier != later and earlier is not None and later is not None:
         added, removed = set(later) - set(earlier), set(earlier) - set(later)
     user_data_changed = owned_changed = False
-    known = dict(before)
-    listed_max = LISTED_MAX // max(len(after), 1)  # all of them may list as much as one
-    for name, metadata in after:
-        if name in known and known[name] != metadata:
-            old = _subscription(known[name], listed_max) if consumers else None
-            new = _subscription(metadata, listed_max) if consumers else None
-            if old is None or new is None:
-                user_data_changed = True
-            else:
-                user_data_changed |= old.user_data != new.user_data
-                owned_changed |= _owned(old) != _owned(new)
+    for old, new in _changed(before, after, consumers=consumers):
+        if old is None or new is None:
+            user_data_changed = True
+        else:
+            user_data_changed |= old.user_data != new.user_data
+            owned_changed |= _owned(old) != _owned(new)
     return Difference(
         tuple(sorted(added)),
         tuple(sorted(removed)),
@@ -91,6 +86,21 @@ def difference(before: Protocols, after: Protocols, *, consumers: bool) -> Diffe
         user_data_changed,
         owned_changed,
     )
+
+
+def _changed(
+    before: Protocols, after: Protocols, *, consumers: bool
+) -> Iterator[tuple[ConsumerProtocolSubscription | None, ConsumerProtocolSubscription | None]]:
+    """The subscriptions, before and after, of the protocols in both whose metadata has changed; None where it
+    cannot be read, as of members other than consumers."""
+    known = dict(before)
+    listed_max = LISTED_MAX // max(len(after), 1)  # all of them may list as much as one
+    for name, metadata in after:
+        if name in known and known[name] != metadata:
+            yield (
+                _subscription(known[name], listed_max) if consumers else None,
+                _subscription(metadata, listed_max) if consumers else None,
+            )
 
 
 def _subscription(metadata: bytes, listed_max: int) -> ConsumerProtocolSubscription | None:
@@ -109,12 +119,7 @@ def _owned(subscription: ConsumerProtocolSubscription) -> set[tuple[str, int]]:
 def given_up(before: Protocols, after: Protocols) -> set[tuple[str, int]]:
     """The partitions that a consumer owned when it last joined, and does not own now."""
     found: set[tuple[str, int]] = set()
-    if before == after:
-        return found
-    known, listed_max = dict(before), LISTED_MAX // max(len(after), 1)
-    for name, metadata in after:
-        old = _subscription(known[name], listed_max) if name in known else None
-        new = _subscription(metadata, listed_max)
+    for old, new in _changed(before, after, consumers=True):
         if old is not None and new is not None:
             found |= _owned(old) - _owned(new)
     return found
